@@ -1,0 +1,37 @@
+# Every target makes the virtual environment by itself when it is missing or older than pyproject.toml.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Tests and benchmarks read MNIST and the others from here when the folder exists.
+export ROOKERY_DATA ?= $(wildcard ../shared/data)
+
+.PHONY: demo test test-all lint bench clean
+
+$(VENV)/ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(VENV)/ready-bench: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	touch $@
+
+demo: $(VENV)/ready  ## five algorithms on scikit-learn's digits: a table and a plot
+	$(BIN)/rookery demo
+
+test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/ready  ## and what is slow, at most 30 minutes
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/ready  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/ready-bench  ## speed, as ratios in one interleaved run
+	$(BIN)/python -m benchmarks.speed
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
