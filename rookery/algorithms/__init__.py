@@ -1,0 +1,73 @@
+"""The algorithms, one file a family."""
+
+import difflib
+
+from rookery.algorithm import Algorithm
+from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
+from rookery.algorithms.fedsgda import FedSGDAM, FedSGDAPlus, LocalSGDA, LocalSGDAPlus
+from rookery.algorithms.mefbo import MeFBO
+from rookery.algorithms.primal_dual import PrimalDual
+from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
+from rookery.problems import Bilevel, Problem
+
+algorithms: dict[str, type[Algorithm]] = {
+    "MeFBO": MeFBO,
+    "SimFBO": SimFBO,
+    "ShroFBO": ShroFBO,
+    "ASFBO": ASFBO,
+    "LA-ASFBO": LAASFBO,
+    "FedBiO": FedBiO,
+    "FedBiOAcc": FedBiOAcc,
+    "FedBiO-Local": FedBiOLocal,
+    "FedBiOAcc-Local": FedBiOAccLocal,
+    "DistBiO": DistBiO,
+    "DistBiOAcc": DistBiOAcc,
+    "Local SGDA": LocalSGDA,
+    "Local SGDA+": LocalSGDAPlus,
+    "FedSGDA+": FedSGDAPlus,
+    "FedSGDA-M": FedSGDAM,
+    "PrimalDual": PrimalDual,
+}
+"""All algorithms of the package by their papers' names."""
+
+
+def by_name(name: str) -> type[Algorithm]:
+    """The algorithm of this name, the paper's or the class's, in any case."""
+    known = {each.lower(): kind for each, kind in algorithms.items()}
+    known |= {kind.__name__.lower(): kind for kind in algorithms.values()}
+    if name.lower() not in known:
+        close = difflib.get_close_matches(name.lower(), known, 1, 0.5)
+        hint = f"; did you mean {name_of(known[close[0]])!r}?" if close else ""
+        raise ValueError(f"algorithm: there is no {name!r}{hint} There are: {', '.join(algorithms)}")
+    return known[name.lower()]
+
+
+def name_of(kind: type[Algorithm]) -> str:
+    """The name of an algorithm in its paper."""
+    return next((name for name, each in algorithms.items() if each is kind), kind.__name__)
+
+
+def problem_class(problem: Problem) -> str:
+    """What ``Algorithm.solves`` calls this problem."""
+    if isinstance(problem, Bilevel) and problem.lower_level == "local":
+        return "bilevel-local"
+    return problem.kind
+
+
+def check_solves(algorithm: Algorithm, problem: Problem) -> None:
+    """Raises if the algorithm is not one for this class of problem, naming those that are."""
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(f"algorithm must be an algorithm such as rk.MeFBO(), or its name, got {algorithm!r}")
+    wanted = problem_class(problem)
+    if wanted in algorithm.solves:
+        return
+    fitting = ", ".join(name for name, kind in algorithms.items() if wanted in kind.solves)
+    hint = ""
+    if "bilevel" in algorithm.solves and wanted in ("minimax", "weighting"):
+        hint = "; or give problem.as_bilevel()"
+    if "bilevel-local" in algorithm.solves and wanted == "bilevel":
+        hint = "; or state that every client has a lower level of its own: Bilevel(..., lower_level='local')"
+    raise ValueError(
+        f"algorithm: {name_of(type(algorithm))} solves {' and '.join(algorithm.solves)} problems, this is a {wanted} "
+        f"problem. Algorithms for it: {fitting}{hint}"
+    )

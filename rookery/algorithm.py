@@ -1,0 +1,305 @@
+"""What an algorithm is: a sequence of exchanges, written once as pure functions of vectors.
+
+An :class:`Exchange` is the only thing that crosses between clients and server. The server broadcasts ``down(server)``;
+every participant runs ``client(local, down, keep, carry)`` on its own data and uploads a dictionary of arrays; the server
+receives the weighted mean of the uploads in ``server(ctx, server, mean)``. A round is a fixed sequence of steps:
+exchanges, ``Repeat(count, steps)`` and ``Server(fn)``.
+
+The variables x and y are vectors here, whatever pytrees the user's losses take.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from rookery.clients import Clients, Split
+from rookery.keys import ALGORITHM, BATCH, SERVER, Stream, fold
+from rookery.oracles import Objective, Tally, on_batch, on_whole_set
+from rookery.participation import Steps
+from rookery.problems import Flat
+
+Tree = Any
+Weighting = str | Callable[[Tree, Array], Array] | Mapping[str, "Weighting"]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One trip: broadcast, work of the participants, weighted mean.
+
+    down(server) -> dict                             what is broadcast, and all of it
+    client(local, down, keep, carry) -> up, keep, carry
+                                                     up: dict of arrays. ``keep`` is what the client keeps between
+                                                     rounds, ``carry`` what it hands to its next exchange of this round
+    server(ctx, server, mean) -> server
+    weighting                                        "average": p_i normalised over the participants;
+                                                     "direction": (n/|C|)·p_i;
+                                                     a function (server, ids) -> a_i: (n/|C|)·a_i;
+                                                     "stack": no mean, one row a slot (``ctx.ids``, ``ctx.mask``);
+                                                     or a dictionary of these by the parts of the upload
+    draw                                             "round": the participants of the round; "fresh": new ones from
+                                                     here on (their carry is void)
+    when(server, ctx) -> bool                        skip the exchange where false; it then costs nothing
+    """
+
+    down: Callable[[Tree], Tree]
+    client: Callable[["Local", Tree, Tree, Tree], tuple[Tree, Tree, Tree]]
+    server: Callable[["Context", Tree, Tree], Tree]
+    weighting: Weighting = "average"
+    draw: Literal["round", "fresh"] = "round"
+    when: Callable[[Tree, "Context"], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The same steps ``count`` times, as one compiled loop; ``local.index`` and ``ctx.index`` count the passes."""
+
+    count: int
+    steps: tuple["Step", ...]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A step of the server alone: ``fn(ctx, server) -> server``."""
+
+    fn: Callable[["Context", Tree], Tree]
+
+
+Step = Exchange | Repeat | Server
+
+
+class Algorithm(eqx.Module):
+    """Base class of all algorithms.
+
+    Numeric fields (rates) are leaves: a grid of them runs in one compiled program. Counts and options are static fields.
+    Class variables tell what the algorithm is for.
+    """
+
+    solves: ClassVar[tuple[str, ...]]
+    """The problem classes: "bilevel", "bilevel-local", "minimax", "weighting"."""
+    paper: ClassVar[str] = ""
+    status: ClassVar[str] = ""
+    """How sure the update is: P read in the paper, C in public code, K from general knowledge, D defined here."""
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """The server's state before round 0: a dictionary."""
+        return {"x": x, "y": y}
+
+    def keep(self, x: Array, y: Array) -> Tree:
+        """What ONE client keeps between rounds, before its first; ``None`` if nothing."""
+        return None
+
+    def round(self) -> tuple[Step, ...]:
+        """The steps of a round."""
+        raise NotImplementedError
+
+    def output(self, server: Tree, keep: Tree) -> tuple[Array, Array]:
+        """(x, y) of a state; with a lower level of each client's own, y has a leading axis of clients."""
+        return server["x"], server["y"]
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """Raises ``ValueError`` or warns where the values cannot work for this problem. Called before compilation."""
+
+
+class _Oracles:
+    """What a client and the server have in common: draws of their data, and projections."""
+
+    def __init__(self, flat: Flat, tally: Tally | None):
+        self._flat = flat
+        self._tally = tally
+
+    def project_x(self, x: Array) -> Array:
+        """Projection on X."""
+        return self._flat.project_x(x)
+
+    def project_y(self, y: Array) -> Array:
+        """Projection on Y."""
+        return self._flat.project_y(y)
+
+    def _objective(
+        self,
+        unit: str,
+        split: Split,
+        row: Any,
+        client: Any,
+        batch_size: int | None,
+        stream: Stream,
+        address: tuple[Any, str, Any],
+    ) -> Objective:
+        loss = self._flat.lower if unit == "grad_g" else self._flat.upper
+        own = partial(stream.key, *address)
+        if batch_size is None:
+            value = on_whole_set(loss, split, row, own, client)
+        else:
+            position = stream.integers(batch_size, split.size[row], *address)
+            value = on_batch(loss, split.take(row, position), own, client)
+        return Objective(value, unit, self._tally)
+
+
+class Local(_Oracles):
+    """What a participant sees: oracles on draws of its own data, and who and when it is.
+
+    id, round, index     the client's number, the round, the pass of the enclosing ``Repeat``
+    tau, max_tau         its number of local steps (maybe traced), and the largest possible one
+    last                 the last round in which it was counted, −1 if never
+    """
+
+    def __init__(
+        self,
+        flat: Flat,
+        clients: Clients,
+        key: Array,
+        batch_size: tuple[int | None, int | None],
+        steps: Steps,
+        *,
+        id: Any,
+        round: Any,
+        index: Any,
+        last: Any,
+        row: Any = None,
+        tally: Tally | None = None,
+        trace: Callable[[Any, Tree], None] | None = None,
+    ):
+        super().__init__(flat, tally)
+        self._clients = clients
+        self._key = key
+        self._streams = {0: Stream(key, BATCH, id, round)}
+        self._batch_size = batch_size
+        self._row = id if row is None else row  # where the client's data lie: a node holds only its own clients
+        self._trace = trace
+        self.id = id
+        self.round = round
+        self.index = index
+        self.last = last
+        self.tau = steps.draw(key, id, round)
+        self.max_tau = steps.high
+
+    def f(self, step: Any = 0, draw: str = "x", *, ahead: int = 0, times: int = 1) -> Objective:
+        """The upper objective on a minibatch of upper data named by (round + ahead, step, draw), ``times`` as large."""
+        return self._on("grad_f", self._clients.upper, self._batch_size[1], ahead, times, (step, "upper " + draw, 0))
+
+    def g(self, step: Any = 0, draw: str = "x", *, ahead: int = 0, times: int = 1, number: Any = 0) -> Objective:
+        """The lower objective on a minibatch of lower data; ``number`` tells apart draws of one name."""
+        return self._on("grad_g", self._clients.lower, self._batch_size[0], ahead, times, (step, "lower " + draw, number))
+
+    def _on(
+        self, unit: str, split: Split, size: int | None, ahead: int, times: int, address: tuple[Any, str, Any]
+    ) -> Objective:
+        if ahead not in self._streams:
+            self._streams[ahead] = Stream(self._key, BATCH, self.id, self.round + ahead)
+        size = None if size is None else size * times
+        return self._objective(unit, split, self._row, self.id, size, self._streams[ahead], address)
+
+    @property
+    def unseen_x(self) -> Array:
+        """A stand-in for x where a client's loss does not depend on it and x was not sent."""
+        return jnp.zeros(self._flat.x.size, self._flat.x.dtype)
+
+    def loop(self, body: Callable[[Any, Tree], Tree], start: Tree, first: int = 0) -> Tree:
+        """The local loop: ``state = body(k, state)`` for k = first, ..., τ−1."""
+        if self._tally is not None:
+            with self._tally.repeated((-first, 1)):
+                return body(jnp.int32(first), start)
+        if self._trace is not None:
+            for k in range(first, int(self.tau)):
+                start = body(k, start)
+                self._trace(k, start)
+            return start
+        if isinstance(self.tau, int):
+            if self.tau - first <= 1:  # no loop: it would only cost time to compile
+                return body(first, start) if self.tau > first else start
+            return jax.lax.fori_loop(first, self.tau, body, start)
+
+        def masked(k: Any, state: Tree) -> Tree:
+            return jax.tree.map(lambda new, old: jnp.where(k < self.tau, new, old), body(k, state), state)
+
+        return jax.lax.fori_loop(first, self.max_tau, masked, start)
+
+    def repeat(self, count: int, body: Callable[[Any, Tree], Tree], start: Tree) -> Tree:
+        """``state = body(k, state)`` for k = 0, ..., count−1: a loop of fixed length (a Neumann series, say)."""
+        if self._tally is not None:
+            with self._tally.repeated((count, 0)):
+                return body(jnp.int32(0), start)
+        return jax.lax.fori_loop(0, count, body, start)
+
+    def at_start(self, first: Callable[[], Tree], otherwise: Tree) -> Tree:
+        """``first()`` in round 0, ``otherwise`` in all others (for which ``first`` is not computed)."""
+        if self._tally is not None:
+            with self._tally.start():
+                return first()
+        return jax.lax.cond(self.round == 0, first, lambda: otherwise)
+
+
+class Context(_Oracles):
+    """What the server sees of an exchange.
+
+    round, index         the round, the pass of the enclosing ``Repeat``
+    n, weights           the number of clients and their p_i
+    ids, mask            the participants' slots, and which are used
+    """
+
+    def __init__(
+        self,
+        flat: Flat,
+        clients: Clients,
+        key: Array,
+        batch_size: tuple[int | None, int | None],
+        steps: Steps,
+        *,
+        round: Any,
+        index: Any,
+        ids: Array,
+        mask: Array,
+        tally: Tally | None = None,
+    ):
+        super().__init__(flat, tally)
+        self._clients = clients
+        self._key = key
+        self._batch_size = batch_size
+        self._steps = steps
+        self.round = round
+        self.index = index
+        self.n = clients.n
+        self.weights = clients.weights
+        self.ids = ids
+        self.mask = mask
+
+    @property
+    def active(self) -> Array:
+        """|C|, the number of participants."""
+        return self.mask.sum()
+
+    def key(self, name: str) -> Array:
+        """A key for a draw of the server's own in this round."""
+        return fold(self._key, ALGORITHM, self.round, name)
+
+    def mean_steps(self) -> Any:
+        """Σ_j p_j τ_j of this round over all clients, absent ones too."""
+        return self._steps.mean(self._key, self.round, self.weights)
+
+    def f(self, step: Any = 0, draw: str = "x") -> Objective:
+        """The upper objective on a minibatch of the server's own data."""
+        if self._clients.server is None:
+            raise ValueError("server: this algorithm needs data at the server, give Clients(..., server=examples)")
+        stream = Stream(self._key, SERVER, self.round)
+        return self._objective("server_grad_f", self._clients.server, 0, 0, self._batch_size[1], stream, (step, draw, 0))
+
+
+def participant_weights(weighting: Weighting, server: Tree, weights: Array, ids: Array, mask: Array) -> Any:
+    """The weight of each slot in the mean; a dictionary where the parts of the upload differ, ``None`` for "stack"."""
+    if isinstance(weighting, Mapping):
+        return {part: participant_weights(each, server, weights, ids, mask) for part, each in weighting.items()}
+    if isinstance(weighting, str) and weighting == "stack":
+        return None
+    if isinstance(weighting, str) and weighting not in ("average", "direction"):
+        raise ValueError(f"weighting must be 'average', 'direction', 'stack' or a function, got {weighting!r}")
+    own = weights[ids] if isinstance(weighting, str) else weighting(server, ids)
+    own = jnp.where(mask, own, 0)
+    if weighting == "average":
+        return own / own.sum()
+    return own * (weights.shape[0] / mask.sum())

@@ -1,0 +1,374 @@
+"""FedBiO and FedBiOAcc, and their -Local versions with a lower level of each client's own."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
+from rookery.algorithms.common import (
+    Vectors,
+    ball,
+    batches,
+    check_count,
+    check_positive,
+    check_rates,
+    directions,
+    known,
+    local_hypergradient,
+    only,
+    require,
+    storm,
+)
+from rookery.clients import Clients
+from rookery.participation import Steps
+from rookery.problems import Flat
+from rookery.schedules import at
+
+Tree = Any
+
+
+class FedBiO(Algorithm):
+    """FedBiO (Algorithm 2 of its paper): local steps on (x, y, z) together, then averages of the iterates.
+
+    Client, for k < τ, all at the old point, five independent batches:
+
+        y ← y − η_y ∇_y g,   x ← x − η_x (∇_x f − ∇²_xy g z),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
+
+    Args:
+        eta_x, eta_y, eta_z: steps.
+        radius: r of the ball for z, applied after every local step.
+        tie_batches: one f batch and one g batch for the three directions, at half the cost.
+    """
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
+    paper: ClassVar[str] = "FedBiOAcc"
+    status: ClassVar[str] = "P"
+
+    eta_x: Any = 0.1
+    eta_y: Any = 0.1
+    eta_z: Any = 0.05
+    radius: Any = float("inf")
+    tie_batches: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        check_rates(self, "eta_x", "eta_y", "eta_z")
+        check_positive(self, "radius")
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """z starts at 0."""
+        return {"x": x, "y": y, "z": jnp.zeros_like(y)}
+
+    def round(self) -> tuple[Step, ...]:
+        """One exchange of iterates."""
+        return (Exchange(only("x", "y", "z"), self._client, _replace_iterates),)
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        eta = self._eta(local.round)
+
+        def step(k: Any, v: Vectors) -> Vectors:
+            return self._move(v, directions(batches(local, k, self.tie_batches), v), eta)
+
+        return local.loop(step, down), keep, carry
+
+    def _eta(self, t: Any) -> Vectors:
+        return {"x": at(self.eta_x, t), "y": at(self.eta_y, t), "z": at(self.eta_z, t)}
+
+    def _move(self, v: Vectors, d: Vectors, eta: Vectors) -> Vectors:
+        new = {n: v[n] - eta[n] * d[n] for n in v}
+        return {**new, "z": ball(new["z"], self.radius)}
+
+
+def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
+    """The server takes the averages; x and y are projected if they are constrained."""
+    new = {**server, **mean}
+    return {**new, "x": ctx.project_x(new["x"]), "y": ctx.project_y(new["y"])} if "y" in new else {**new, "x": ctx.project_x(new["x"])}
+
+
+class FedBiOAcc(FedBiO):
+    """FedBiOAcc (Algorithm 1 of its paper): FedBiO with STORM on the three directions; two exchanges a round.
+
+    With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions:
+
+        v ← v − η_v δ_s d_v  (z projected),                                 averaged every τ steps
+        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),               averaged every τ steps, at the averaged point
+
+    The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
+
+    Args:
+        delta, offset: δ and u of the schedule.
+        c_x, c_y, c_z: momentum constants; c_v δ_1² must be at most 1.
+        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
+        average_first: average the first directions too, in one more exchange in round 0.
+
+    The others are those of :class:`FedBiO`.
+    """
+
+    delta: Any = 1.0
+    offset: Any = 1.0
+    c_x: Any = 1.0
+    c_y: Any = 1.0
+    c_z: Any = 1.0
+    first_batch: int | None = eqx.field(static=True, default=None)
+    average_first: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        check_positive(self, "delta")
+        check_rates(self, "offset")
+        _check_momentum(self, "c_x", "c_y", "c_z")
+        if self.first_batch is not None:
+            check_count(self, "first_batch")
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """Directions start at the clients, in round 0."""
+        start = super().init(x, y)
+        return {**start, **{"d_" + v: jnp.zeros_like(each) for v, each in start.items()}}
+
+    def round(self) -> tuple[Step, ...]:
+        """Iterates first, then the directions at the averaged iterate."""
+        first = Exchange(
+            only("x", "y", "z"), self._first, _replace_directions, when=lambda server, ctx: ctx.round == 0
+        )
+        iterates = Exchange(only("x", "y", "z", "d_x", "d_y", "d_z"), self._client, _replace_iterates)
+        renewed = Exchange(only("x", "y", "z"), self._renew, _replace_directions)
+        return (first, iterates, renewed) if self.average_first else (iterates, renewed)
+
+    def _first(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        return self._first_directions(local, down), keep, carry
+
+    def _first_directions(self, local: Local, v: Vectors) -> Vectors:
+        times = self.first_batch or local.max_tau
+        return directions(batches(local, 0, self.tie_batches, times=times), v)
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        v = {n: down[n] for n in ("x", "y", "z")}
+        d = {n: down["d_" + n] for n in v}
+        if not self.average_first:
+            d = local.at_start(lambda: self._first_directions(local, v), d)
+
+        def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
+            old, d = state
+            s = local.round * local.max_tau + j
+            v = self._move(old, d, self._scaled(local.round, s))
+            b = batches(local, j, self.tie_batches)
+            return v, storm(directions(b, v), directions(b, old), d, self._beta(s))
+
+        old, d = local.loop(step, (v, d), first=1)
+        s = (local.round + 1) * local.max_tau
+        return self._move(old, d, self._scaled(local.round, s)), keep, {"old": old, "d": d, "s": jnp.asarray(s)}
+
+    def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        b = batches(local, 0, self.tie_batches, ahead=1)  # the direction at the first point of the next round
+        return storm(directions(b, down), directions(b, carry["old"]), carry["d"], self._beta(carry["s"])), keep, carry
+
+    def _delta(self, s: Any) -> Any:
+        return self.delta / (self.offset + s) ** (1 / 3)
+
+    def _scaled(self, t: Any, s: Any) -> Vectors:
+        return {v: each * self._delta(s) for v, each in self._eta(t).items()}
+
+    def _beta(self, s: Any) -> Vectors:
+        return {v: c * self._delta(s) ** 2 for v, c in (("x", self.c_x), ("y", self.c_y), ("z", self.c_z))}
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """c_v = 0 never forgets: it is for whole sets only. All clients make the same number of steps."""
+        _check_whole_sets(self, whole_sets, "c_x", "c_y", "c_z")
+        _check_equal_steps(self, steps)
+
+
+def _replace_directions(ctx: Context, server: Tree, mean: Tree) -> Tree:
+    return {**server, **{"d_" + v: d for v, d in mean.items()}}
+
+
+class FedBiOLocal(Algorithm):
+    """FedBiO-Local (Algorithm 3 of FedBiOAcc's paper): each client keeps its own y_i; only x travels.
+
+    Client, for k < τ:  y_i ← y_i − η_y ∇_y g_i(x, y_i),   x ← x − η_x Φ_i(x, y_i), at the old point, with Φ_i the local
+    hypergradient by a Neumann series of ``products`` Hessian-vector products (2.2). Then x is averaged.
+
+    Args:
+        eta_x, eta_y: steps.
+        neumann_step: the step inside the series; below 1/L.
+        products: Q, the number of Hessian-vector products.
+    """
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel-local",)
+    paper: ClassVar[str] = "FedBiOAcc"
+    status: ClassVar[str] = "P"
+
+    eta_x: Any = 0.1
+    eta_y: Any = 0.1
+    neumann_step: Any = 0.1
+    products: int = eqx.field(static=True, default=5)
+
+    def __check_init__(self) -> None:
+        check_rates(self, "eta_x", "eta_y")
+        check_positive(self, "neumann_step")
+        check_count(self, "products", least=0)
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """The server holds x alone."""
+        return {"x": x}
+
+    def keep(self, x: Array, y: Array) -> Tree:
+        """A client keeps its y."""
+        return {"y": y}
+
+    def output(self, server: Tree, keep: Tree) -> tuple[Array, Array]:
+        """y of every client."""
+        return server["x"], keep["y"]
+
+    def round(self) -> tuple[Step, ...]:
+        """One exchange of x."""
+        return (Exchange(only("x"), self._client, _replace_iterates),)
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        eta = {"x": at(self.eta_x, local.round), "y": at(self.eta_y, local.round)}
+
+        def step(k: Any, v: Vectors) -> Vectors:
+            d = self._directions(local, k, v)
+            return {"x": v["x"] - eta["x"] * d["x"], "y": local.project_y(v["y"] - eta["y"] * d["y"])}
+
+        v = local.loop(step, {"x": down["x"], "y": keep["y"]})
+        return {"x": v["x"]}, {"y": v["y"]}, carry
+
+    def _directions(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Vectors:
+        return {"x": self._d_x(local, k, v, ahead, times), "y": self._d_y(local, k, v, ahead, times)}
+
+    def _d_x(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Array:
+        return local_hypergradient(local, k, v["x"], v["y"], self.neumann_step, self.products, ahead, times)
+
+    def _d_y(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Array:
+        return local.g(k, "y", ahead=ahead, times=times).grad_y(v["x"], v["y"])
+
+
+class FedBiOAccLocal(FedBiOLocal):
+    """FedBiOAcc-Local (Algorithm 4 of its paper): STORM on d_x and d_y; clients keep y_i and d_y,i.
+
+        y_i ← y_i − η_y δ_s d_y,i,   x ← x − η_x δ_s d_x                     x averaged every τ steps
+        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ))                d_x averaged every τ steps, d_y never
+
+    A client that missed a round takes a fresh d_y, for its old one is stale.
+
+    Args:
+        delta, offset: δ and u of δ_s = δ/(u + s)^{1/3}.
+        c_x, c_y: momentum constants; c_v δ_1² must be at most 1.
+        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
+
+    The others are those of :class:`FedBiOLocal`.
+    """
+
+    delta: Any = 1.0
+    offset: Any = 1.0
+    c_x: Any = 1.0
+    c_y: Any = 1.0
+    first_batch: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self) -> None:
+        check_positive(self, "delta")
+        check_rates(self, "offset")
+        _check_momentum(self, "c_x", "c_y")
+        if self.first_batch is not None:
+            check_count(self, "first_batch")
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """The first directions are the clients' own, in round 0."""
+        return {"x": x, "d_x": jnp.zeros_like(x)}
+
+    def keep(self, x: Array, y: Array) -> Tree:
+        """A client keeps its y and its d_y."""
+        return {"y": y, "d_y": jnp.zeros_like(y)}
+
+    def round(self) -> tuple[Step, ...]:
+        """x first, then d_x at the averaged x."""
+        return (
+            Exchange(only("x", "d_x"), self._client, _replace_iterates),
+            Exchange(only("x"), self._renew, _replace_directions),
+        )
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        v = {"x": down["x"], "y": keep["y"]}
+        times = self.first_batch or local.max_tau
+        missed = local.last != local.round - 1
+        d = {"x": down["d_x"], "y": jnp.where(missed, self._d_y(local, 0, v), keep["d_y"])}
+        d = local.at_start(lambda: self._directions(local, 0, v, times=times), d)
+
+        def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
+            old, d = state
+            s = local.round * local.max_tau + j
+            v = self._move(local, old, d, s)
+            return v, storm(self._directions(local, j, v), self._directions(local, j, old), d, self._beta(s))
+
+        old, d = local.loop(step, (v, d), first=1)
+        s = (local.round + 1) * local.max_tau
+        v = self._move(local, old, d, s)
+        carry = {"old": old, "d": d, "s": jnp.asarray(s)}
+        return {"x": v["x"]}, {"y": v["y"], "d_y": d["y"]}, carry
+
+    def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        v = {"x": down["x"], "y": keep["y"]}
+        new, old = self._directions(local, 0, v, ahead=1), self._directions(local, 0, carry["old"], ahead=1)
+        d = storm(new, old, carry["d"], self._beta(carry["s"]))
+        return {"x": d["x"]}, {**keep, "d_y": d["y"]}, carry
+
+    def _delta(self, s: Any) -> Any:
+        return self.delta / (self.offset + s) ** (1 / 3)
+
+    def _move(self, local: Local, v: Vectors, d: Vectors, s: Any) -> Vectors:
+        eta_x, eta_y = at(self.eta_x, local.round), at(self.eta_y, local.round)
+        y = local.project_y(v["y"] - eta_y * self._delta(s) * d["y"])
+        return {"x": v["x"] - eta_x * self._delta(s) * d["x"], "y": y}
+
+    def _beta(self, s: Any) -> Vectors:
+        return {"x": self.c_x * self._delta(s) ** 2, "y": self.c_y * self._delta(s) ** 2}
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """c_v = 0 never forgets: it is for whole sets only. All clients make the same number of steps."""
+        _check_whole_sets(self, whole_sets, "c_x", "c_y")
+        _check_equal_steps(self, steps)
+
+
+class DistBiO(FedBiOLocal):
+    """DistBiO: FedBiO-Local with one local step."""
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """One local step."""
+        super().check(flat, clients, steps, whole_sets)
+        _check_one_step(self, steps)
+
+
+class DistBiOAcc(FedBiOAccLocal):
+    """DistBiOAcc: FedBiOAcc-Local with one local step."""
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """One local step."""
+        super().check(flat, clients, steps, whole_sets)
+        _check_one_step(self, steps)
+
+
+def _check_momentum(owner: Any, *names: str) -> None:
+    """c_v δ_1² <= 1, δ_1 the largest δ."""
+    check_rates(owner, *names)
+    delta, offset = known(owner.delta), known(owner.offset)
+    for name in names:
+        c = known(getattr(owner, name))
+        if c is not None and delta is not None and offset is not None:
+            beta = np.max(c * (delta / (offset + 1) ** (1 / 3)) ** 2)
+            require(beta <= 1 + 1e-6, owner, f"{name}·δ_1²", float(beta), "at most 1 (δ_1 = delta/(offset+1)^(1/3))")
+
+
+def _check_whole_sets(owner: Any, whole_sets: bool, *names: str) -> None:
+    for name in names:
+        value = known(getattr(owner, name))
+        if value is not None and not whole_sets:
+            require((value > 0).all(), owner, name, getattr(owner, name), "positive unless batch_size is None")
+
+
+def _check_equal_steps(owner: Any, steps: Steps) -> None:
+    require(steps.fixed, owner, "local_steps", steps, "one number: its step counter is the same for all clients")
+
+
+def _check_one_step(owner: Any, steps: Steps) -> None:
+    require(steps.high == 1, owner, "local_steps", steps.high, "1")

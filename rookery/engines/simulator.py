@@ -1,0 +1,250 @@
+"""The simulator: a whole run as one compiled program, with nothing on the host between rounds."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from rookery.algorithm import Exchange, Repeat, Server
+from rookery.engines.walk import Careful, Moment, Setting, Walk, combine, count_steps, mean_of, slot_weights
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """Runs the clients of a round side by side on this machine.
+
+    ``clients_at_once`` bounds how many are computed at a time where memory asks for it; the default is all.
+    """
+
+    clients_at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.clients_at_once is not None and self.clients_at_once < 1:
+            raise ValueError(f"clients_at_once must be at least 1, got {self.clients_at_once}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """All that a run needs to go on: what the server holds and what each client keeps, after ``round`` rounds."""
+
+    round: Any
+    server: Tree
+    keep: Tree
+    last: Array
+    """The last round in which each client was counted, −1 if never."""
+    died: Array
+    """−1, or the round in which a number was first not finite; the state is then that before this round."""
+
+
+def initial_state(setting: Setting, x: Array, y: Array) -> State:
+    """The state before round 0."""
+    n = setting.clients.n
+    keep = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), setting.algorithm.keep(x, y))
+    server = jax.tree.map(jnp.copy, setting.algorithm.init(x, y))  # y, z and θ may be one array; states are donated
+    return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))
+
+
+class _Compiled(Walk):
+    """Participants side by side under ``vmap``; loops and choices inside the program.
+
+    ``Moment.more`` holds (keep of all clients, activity): activity[step] = how often the step was executed, by how many
+    participants, with how many local steps together; the same once more for round 0 alone.
+    """
+
+    def __init__(self, setting: Setting, round: Any, last: Array, at_once: int | None):
+        super().__init__(setting, round)
+        self.last = last
+        self.at_once = at_once
+
+    def draw(self, number: Any) -> tuple[Array, Array]:
+        """Participants, padded to a multiple of the number computed at once."""
+        ids, mask = self.setting.participants(self.round, number)
+        extra = -ids.shape[0] % (self.at_once or 1)
+        return jnp.pad(ids, (0, extra), mode="edge"), jnp.pad(mask, (0, extra))
+
+    def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
+        """One ``fori_loop``."""
+
+        def body(k: Array, at: Moment) -> Moment:
+            return self.run(step.steps, at, index * step.count + k, number)
+
+        at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(body, jnp.int32(0), at).carry))
+        return jax.lax.fori_loop(0, step.count, body, at)
+
+    def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """The exchange under a ``cond`` if it has a condition."""
+        do = partial(self._exchange, step, index=index, number=number)
+        if step.when is None:
+            return do(at)
+        at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(do, at).carry))
+        wanted = step.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
+        return jax.lax.cond(wanted, do, lambda at: at, at)
+
+    def _exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        table, activity = at.more
+        if step.draw == "fresh":
+            table = _put(table, at.ids, at.mask, at.keep)
+            ids, mask = self.draw(at.draws + 1)
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=_get(table, ids))
+        else:
+            at = replace(at, draws=jnp.maximum(at.draws, 0))
+        down = step.down(at.server)
+
+        def one(id: Array, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+            return step.client(self.setting.local(id, self.round, index, self.last[id]), down, keep, carry)
+
+        if self.at_once is None or self.at_once >= at.ids.shape[0]:
+            up, keep, carry = jax.vmap(one)(at.ids, at.keep, at.carry)
+            received = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, up)
+        else:
+            received, keep, carry = self._in_groups(step, one, at)
+        server = step.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
+        activity = self._note(activity, number, at)
+        return replace(at, server=server, keep=keep, carry=carry, more=(table, activity))
+
+    def _in_groups(self, step: Exchange, one: Any, at: Moment) -> tuple[Tree, Tree, Tree]:
+        """The same with a bounded number of clients at a time; the mean is summed up group by group."""
+        own = (at.ids, at.keep, at.carry)
+        shapes = eqx.filter_eval_shape(jax.vmap(one), *own)[0]
+        weights = slot_weights(step, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
+        stacked = [part for part, w in weights.items() if w is None]
+
+        def split(tree: Tree) -> Tree:
+            return jax.tree.map(lambda leaf: leaf.reshape(-1, self.at_once, *leaf.shape[1:]), tree)
+
+        def group(total: Tree, inputs: Tree) -> tuple[Tree, Tree]:
+            w, mine = inputs
+            up, keep, carry = jax.vmap(one)(*mine)
+            received = combine(w, up)
+            rows = {part: received.pop(part) for part in stacked}
+            return jax.tree.map(jnp.add, total, received), (rows, keep, carry)
+
+        zero = {
+            part: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shape)
+            for part, shape in shapes.items()
+            if part not in stacked
+        }
+        total, rest = jax.lax.scan(group, zero, (split(weights), split(own)))
+        rows, keep, carry = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rest)
+        return {**total, **rows}, keep, carry
+
+    def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
+        """The server's step."""
+        table, activity = at.more
+        at = super().server(step, at, index, number)
+        return replace(at, more=(table, self._note(activity, number, at)))
+
+    def _note(self, activity: Array, number: int, at: Moment) -> Array:
+        steps = self.setting.steps
+        if steps.fixed:
+            taus = jnp.full(at.ids.shape, steps.low, jnp.int32)
+        else:
+            taus = jax.vmap(lambda id: steps.draw(self.setting.key, id, self.round))(at.ids)
+        now = jnp.stack([jnp.int32(1), at.mask.sum(dtype=jnp.int32), jnp.where(at.mask, taus, 0).sum(dtype=jnp.int32)])
+        return activity.at[number].add(jnp.stack([now, jnp.where(self.round == 0, now, 0)]))
+
+
+def _get(table: Tree, ids: Array) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[ids], table)
+
+
+def _put(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
+    """Writes the participants' rows; those of unused slots are dropped."""
+
+    def put(leaf: Array, new: Array) -> Array:
+        return leaf.at[jnp.where(mask, ids, leaf.shape[0])].set(new, mode="drop", unique_indices=False)
+
+    return jax.tree.map(put, table, rows)
+
+
+def _as_after(carry: Tree, after: Tree) -> Tree:
+    """The carry as it is, or zeros of the structure it will have."""
+    if jax.tree.structure(carry) == jax.tree.structure(after):
+        return carry
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), after)
+
+
+def _one_round(setting: Setting, state: State, activity: Array, at_once: int | None) -> tuple[State, Array]:
+    walk = _Compiled(setting, state.round, state.last, at_once)
+    ids, mask = walk.draw(0)
+    at = Moment(state.server, _get(state.keep, ids), None, ids, mask, jnp.int32(-1), (state.keep, activity))
+    at = walk.run(setting.algorithm.round(), at)
+    table, activity = at.more
+    floats = [leaf for leaf in jax.tree.leaves(at.server) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all()
+    alive = (state.died < 0) & finite
+    counted = at.mask & alive
+    now = jnp.full(at.ids.shape, state.round, jnp.int32)
+    state = State(
+        state.round,
+        jax.tree.map(lambda new, old: jnp.where(alive, new, old), at.server, state.server),
+        _put(table, at.ids, counted, at.keep),
+        _put(state.last, at.ids, counted, now),
+        jnp.where((state.died < 0) & ~finite, state.round, state.died),
+    )
+    return state, activity
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _advance(
+    fixed: tuple[Setting, Array, Array, int | None, str | None], state: State
+) -> tuple[State, Array]:
+    """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
+    setting, start, stop, at_once, lanes = fixed
+    shape = (count_steps(setting.algorithm.round()), 2, 3)
+
+    def run(setting: Setting, state: State) -> tuple[State, Array]:
+        def body(round: Array, carried: tuple[State, Array]) -> tuple[State, Array]:
+            state, activity = carried
+            state, activity = _one_round(setting, replace(state, round=round), activity, at_once)
+            return replace(state, round=None), activity
+
+        return jax.lax.fori_loop(start, stop, body, (state, jnp.zeros(shape, jnp.int32)))
+
+    if lanes is None:
+        return run(setting, state)
+    return eqx.filter_vmap(run, in_axes=(_lane_axes(setting, lanes), 0))(setting, state)
+
+
+def _lane_axes(setting: Setting, lanes: str) -> Setting:
+    """Which arrays of a setting have an axis of lanes: keys and rates; tables of who holds what if each lane has one."""
+
+    def table(path: Any, leaf: Any) -> int | None:
+        return None if lanes == "shared" or any(getattr(p, "name", "") == "data" for p in path) else 0
+
+    return Setting(
+        flat=None,  # type: ignore[arg-type]
+        algorithm=eqx.if_array(0),  # type: ignore[arg-type]
+        clients=jax.tree_util.tree_map_with_path(table, setting.clients),
+        participation=None,  # type: ignore[arg-type]
+        steps=None,  # type: ignore[arg-type]
+        batch_size=setting.batch_size,
+        key=0,  # type: ignore[arg-type]
+    )
+
+
+def advance(setting: Setting, state: State, rounds: int, at_once: int | None, lanes: str | None = None) -> tuple[State, Array]:
+    """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps)."""
+    start = int(state.round)
+    bounds = jnp.int32(start), jnp.int32(start + rounds)
+    moved, activity = _advance((setting, *bounds, at_once, lanes), replace(state, round=None))
+    return replace(moved, round=start + rounds), activity
+
+
+def diagnose(setting: Setting, state: State, round: int) -> tuple[int, int, int | None, str] | None:
+    """Repeats ``round`` from a frozen state, one client after the other.
+
+    Returns (exchange, client, local step, name) of the first upload that is not finite; ``None`` if all are finite (then
+    it is the server's own step that broke).
+    """
+    walk = Careful(setting, round, state.last)
+    ids, mask = setting.participants(round, 0)
+    walk.run(setting.algorithm.round(), Moment(state.server, _get(state.keep, ids), None, ids, mask, -1))
+    return walk.found

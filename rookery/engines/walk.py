@@ -1,0 +1,273 @@
+"""How an engine walks through the steps of a round. The three walks of the simulator are built on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server, Step, participant_weights
+from rookery.clients import Clients
+from rookery.keys import PARTICIPANTS, fold
+from rookery.oracles import Tally
+from rookery.participation import Participation, Steps
+from rookery.problems import Flat
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a run is, but for its state. Arrays in it are arguments of the compiled program."""
+
+    flat: Flat
+    algorithm: Algorithm
+    clients: Clients
+    participation: Participation
+    steps: Steps
+    batch_size: tuple[int | None, int | None]
+    key: Array
+
+    def local(self, id: Any, round: Any, index: Any, last: Any, **more: Any) -> Local:
+        """What participant ``id`` sees."""
+        return Local(
+            self.flat, self.clients, self.key, self.batch_size, self.steps, id=id, round=round, index=index, last=last, **more
+        )
+
+    def context(self, round: Any, index: Any, ids: Array, mask: Array, tally: Tally | None = None) -> Context:
+        """What the server sees."""
+        return Context(
+            self.flat,
+            self.clients,
+            self.key,
+            self.batch_size,
+            self.steps,
+            round=round,
+            index=index,
+            ids=ids,
+            mask=mask,
+            tally=tally,
+        )
+
+    def participants(self, round: Any, fresh: Any) -> tuple[Array, Array]:
+        """(ids, mask) of a round's draw number ``fresh``."""
+        return self.participation.draw(fold(self.key, PARTICIPANTS, round, fresh), self.clients.n, round)
+
+
+jax.tree_util.register_dataclass(
+    Setting,
+    data_fields=["flat", "algorithm", "clients", "participation", "steps", "key"],
+    meta_fields=["batch_size"],
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Moment:
+    """Where a walk is: the server's state, the participants and what they hold."""
+
+    server: Tree
+    keep: Tree
+    carry: Tree
+    ids: Array
+    mask: Array
+    draws: Any
+    """The number of the draw of participants: −1 before the first exchange, which is always the round's own (0)."""
+    more: Tree = None
+    """What the walk itself takes along."""
+
+
+class Walk:
+    """Executes the steps of round ``round``; subclasses say how an exchange, a loop and a choice are done."""
+
+    def __init__(self, setting: Setting, round: Any):
+        self.setting = setting
+        self.round = round
+
+    def run(self, steps: tuple[Step, ...], at: Moment, index: Any = 0, number: int = 0) -> Moment:
+        """All steps in order; ``number`` is that of the first one in the text of the round."""
+        for step in steps:
+            if isinstance(step, Repeat):
+                at = self.repeat(step, at, index, number)
+                number += count_steps(step.steps)
+            else:
+                at = self.exchange(step, at, index, number) if isinstance(step, Exchange) else self.server(step, at, index, number)
+                number += 1
+        return at
+
+    def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
+        """A step of the server alone."""
+        return replace(at, server=step.fn(self.setting.context(self.round, index, at.ids, at.mask), at.server))
+
+    def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
+        """The steps of a loop."""
+        raise NotImplementedError
+
+    def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """An exchange, or nothing if its ``when`` is false."""
+        raise NotImplementedError
+
+
+def count_steps(steps: tuple[Step, ...]) -> int:
+    """The number of steps in the text of a round (a loop's body once)."""
+    return sum(count_steps(step.steps) if isinstance(step, Repeat) else 1 for step in steps)
+
+
+def slot_weights(step: Exchange, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]) -> dict[str, Any]:
+    """For each part of the upload the weight of every slot, ``None`` where the uploads are to be stacked."""
+    chosen = participant_weights(step.weighting, server, weights, ids, mask)
+    return {part: chosen[part] if isinstance(chosen, dict) else chosen for part in up}
+
+
+def combine(weights: dict[str, Any], up: dict[str, Any]) -> dict[str, Any]:
+    """The weighted sum of stacked uploads: one product a part."""
+
+    def sum_of(w: Array, leaf: Array) -> Array:
+        return jnp.tensordot(w.astype(leaf.dtype), leaf, 1)
+
+    return {
+        part: stacked if weights[part] is None else jax.tree.map(partial(sum_of, weights[part]), stacked)
+        for part, stacked in up.items()
+    }
+
+
+def mean_of(step: Exchange, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]) -> dict[str, Any]:
+    """What the server receives of stacked uploads."""
+    return combine(slot_weights(step, server, weights, ids, mask, up), up)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one step of a round costs.
+
+    For each participant: bytes ``down`` and ``up``, oracle ``calls`` (a, b): a + b·τ of them, and those made in round 0
+    only (``start_calls``). For each time the step is executed: the server's own calls.
+    """
+
+    exchange: bool
+    down: int = 0
+    up: int = 0
+    calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    start_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    server_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Counting(Walk):
+    """Traces each step once, an exchange for one participant, and notes what it costs."""
+
+    def __init__(self, setting: Setting, round: Any):
+        super().__init__(setting, round)
+        self.costs: dict[int, Cost] = {}
+
+    def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
+        """The server's step, listened to."""
+        tally = Tally()
+        server = step.fn(self.setting.context(self.round, index, at.ids, at.mask, tally), at.server)
+        self.costs[number] = Cost(exchange=False, server_calls=tally.counts())
+        return replace(at, server=server)
+
+    def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
+        """The body once; twice where it is the body that first sets the carry."""
+        after = self.run(step.steps, at, index, number)
+        if jax.tree.structure(after.carry) != jax.tree.structure(at.carry):
+            after = self.run(step.steps, after, index, number)
+        return after
+
+    def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """The exchange, always."""
+        tally, server_tally = Tally(), Tally()
+        down = step.down(at.server)
+        local = self.setting.local(at.ids[0], self.round, index, jnp.int32(-1), tally=tally)
+        up, keep, carry = step.client(local, down, at.keep, None if step.draw == "fresh" else at.carry)
+        if not isinstance(up, dict):
+            raise TypeError(f"client must upload a dictionary of arrays, got {type(up).__name__}")
+        stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (at.ids.shape[0], *jnp.shape(leaf))), up)
+        mean = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, stacked)
+        server = step.server(self.setting.context(self.round, index, at.ids, at.mask, server_tally), at.server, mean)
+        self.costs[number] = Cost(
+            True, tree_bytes(down), tree_bytes(up), tally.counts(), tally.counts(at_start=True), server_tally.counts()
+        )
+        return replace(at, server=server, keep=keep, carry=carry)
+
+
+def tree_bytes(tree: Tree) -> int:
+    """Bytes of the arrays of a pytree."""
+    return sum(int(np.prod(jnp.shape(leaf))) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(tree))
+
+
+def costs_of(setting: Setting, x: Array, y: Array) -> list[Cost]:
+    """What each step of a round costs. Nothing is computed: the round is only traced."""
+    found: dict[int, Cost] = {}
+
+    def one_round(setting: Setting, x: Array, y: Array) -> None:
+        walk = Counting(setting, jnp.int32(1))
+        ids, mask = setting.participants(walk.round, 0)
+        start = Moment(setting.algorithm.init(x, y), setting.algorithm.keep(x, y), None, ids, mask, -1)
+        walk.run(setting.algorithm.round(), start)
+        found.update(walk.costs)
+
+    eqx.filter_eval_shape(one_round, setting, x, y)
+    return [found[number] for number in range(count_steps(setting.algorithm.round()))]
+
+
+class Careful(Walk):
+    """One participant after the other, eagerly, looking for the first number that is not finite."""
+
+    def __init__(self, setting: Setting, round: int, last: Array):
+        super().__init__(setting, round)
+        self.last = last
+        self.found: tuple[int, int, int | None, str] | None = None
+        """(exchange, client, local step, name of the array)."""
+
+    def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
+        """A Python loop."""
+        for k in range(step.count):
+            if self.found is None:
+                at = self.run(step.steps, at, index * step.count + k, number)
+        return at
+
+    def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """A Python loop over the participants."""
+        if self.found is not None:
+            return at
+        if step.when is not None and not bool(step.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))):
+            return at
+        if step.draw == "fresh":
+            ids, mask = self.setting.participants(self.round, at.draws + 1)
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None)
+        else:
+            at = replace(at, draws=max(at.draws, 0))
+        down = step.down(at.server)
+        results = []
+        for slot in range(at.ids.shape[0]):
+            client = int(at.ids[slot])
+            first_bad: list[tuple[int, str]] = []
+
+            def look(k: int, state: Tree, first_bad: list[tuple[int, str]] = first_bad) -> None:
+                if not first_bad and (name := not_finite(state)):
+                    first_bad.append((k, name))
+
+            local = self.setting.local(client, self.round, index, self.last[client], trace=look)
+            own = jax.tree.map(lambda leaf, slot=slot: leaf[slot], (at.keep, at.carry))
+            up, keep, carry = step.client(local, down, *own)
+            results.append((up, keep, carry))
+            if bool(at.mask[slot]) and (name := not_finite(up)):
+                self.found = (number, client, first_bad[0][0] if first_bad else None, name)
+                return at
+        up, keep, carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+        mean = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, up)
+        server = step.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, mean)
+        return replace(at, server=server, keep=keep, carry=carry)
+
+
+def not_finite(tree: Tree) -> str | None:
+    """The name of the first array that holds a NaN or an infinity."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) and not bool(jnp.isfinite(leaf).all()):
+            return jax.tree_util.keystr(path).strip("[]'.") or "value"
+    return None

@@ -1,0 +1,67 @@
+"""Random numbers by name.
+
+Every draw has its own key, folded from integers: the run's seed, the purpose, the client, the round, the local step, the
+split and the name of the draw. Nothing depends on the order in which clients are visited or answer, and the simulator
+and a deployed node that hold the same seed make the same draws. Always threefry, always 32-bit integers and floats, so
+that a float64 run sees the batches of a float32 run.
+"""
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.random import threefry2x32_p
+
+BATCH, PARTICIPANTS, STEPS, SERVER, ALGORITHM = range(5)
+"""Purposes: clients' minibatches, who takes part, local steps, the server's minibatches, its other draws."""
+
+
+def as_key(key: Any, name: str = "key") -> Array:
+    """A threefry key from a seed or a key."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return jax.random.key(key, impl="threefry2x32")
+    if isinstance(key, Array) and key.shape == () and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if str(jax.random.key_impl(key)) != "threefry2x32":
+            raise ValueError(f"{name} must be a threefry2x32 key, got {jax.random.key_impl(key)}")
+        return key
+    raise TypeError(f"{name} must be an integer seed or a jax.random.key(...), got {key!r}")
+
+
+def fold(key: Array, *numbers: Any) -> Array:
+    """``fold_in`` over several integers; a string stands for its CRC-32."""
+    for number in numbers:
+        key = jax.random.fold_in(key, zlib.crc32(number.encode()) if isinstance(number, str) else number)
+    return key
+
+
+class Stream:
+    """All draws of one client (or of the server) in one round.
+
+    A draw is named by its step, a name and maybe a number; its i-th word is the threefry block (key, (address, i)). So a
+    minibatch costs one call, where a chain of ``fold_in`` and ``randint`` costs six, most of the time to compile.
+    """
+
+    def __init__(self, key: Array, *numbers: Any):
+        self._key = jax.random.key_data(fold(key, *numbers))
+
+    def _address(self, step: Any, name: str, number: Any) -> Array:
+        """32 bits for (step, name, number): steps and numbers are spread by two odd constants."""
+        mixed = jnp.uint32(zlib.crc32(name.encode())) + jnp.asarray(step).astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
+        return mixed + jnp.asarray(number).astype(jnp.uint32) * jnp.uint32(0x85EBCA77)
+
+    def _words(self, address: Array, count: int, first: int) -> tuple[Array, Array]:
+        index = jnp.arange(first, first + count, dtype=jnp.uint32)
+        return tuple(threefry2x32_p.bind(*self._key, jnp.full_like(index, address), index))
+
+    def integers(self, count: int, below: Any, step: Any, name: str, number: Any = 0) -> Array:
+        """``count`` uniform integers in 0..below−1 (up to a bias of below/2³²)."""
+        high, low = self._words(self._address(step, name, number), (count + 1) // 2, 0)
+        words = jnp.concatenate([high, low])[:count]
+        return (words % jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
+
+    def key(self, step: Any, name: str, number: Any = 0) -> Array:
+        """A key for whatever else is random at this address (dropout in a loss)."""
+        high, low = self._words(self._address(step, name, number), 1, 0x7FFFFFFF)
+        return jax.random.wrap_key_data(jnp.concatenate([high, low]), impl="threefry2x32")

@@ -1,0 +1,514 @@
+"""``rk.solve`` and ``rk.solve_many``."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rookery.algorithm import Algorithm
+from rookery.algorithms import by_name, check_solves
+from rookery.clients import Clients
+from rookery.engines.simulator import Simulator, State, advance, diagnose, initial_state
+from rookery.engines.walk import Cost, Setting, costs_of
+from rookery.history import History
+from rookery.keys import as_key
+from rookery.layout import Layout
+from rookery.measures import losses
+from rookery.oracles import UNITS
+from rookery.participation import Participation, Steps, check_participation
+from rookery.problems import ClientWeighting, Flat, Problem
+from rookery.validation import check_count, check_loss, check_mean_form
+
+Metrics = Callable[[Any, Any], Mapping[str, Any]]
+BatchSize = int | None | tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One value a lane of :func:`solve_many`, where a plain list would be taken for a pytree: ``x0=rk.Lanes([a, b])``."""
+
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where a run met its first number that was not finite.
+
+    ``exchange``, ``client``, ``step`` and ``variable`` name the first upload that held it; ``client`` is None if it was
+    the server's own step, ``step`` is None if it did not arise in the local loop.
+    """
+
+    round: int
+    exchange: int | None
+    client: int | None
+    step: int | None
+    variable: str
+    lane: int | None = None
+
+    def __str__(self) -> str:
+        where = "the server's step" if self.client is None else f"the upload of client {self.client}"
+        step = "" if self.step is None else f", local step {self.step}"
+        lane = "" if self.lane is None else f"lane {self.lane}: "
+        number = "" if self.exchange is None else f", exchange {self.exchange}"
+        return f"{lane}{self.variable} is not finite in round {self.round}{number}, in {where}{step}"
+
+
+class Diverged(ArithmeticError):
+    """A run met a number that is not finite. ``solution`` holds what was computed up to the round before."""
+
+    def __init__(self, divergence: Divergence, solution: "Solution"):
+        super().__init__(f"{divergence}; try smaller rates")
+        self.divergence = divergence
+        self.solution = solution
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a run found: ``x``, ``y`` and ``history``. ``rk.solve(..., start=solution)`` goes on from here.
+
+    Of a batch (``solve_many``) every array has a leading axis of lanes; ``lane(i)`` is one of its runs, and
+    ``diverged`` lists the lanes that were stopped.
+    """
+
+    x: Any
+    y: Any
+    history: History
+    state: State
+    lanes: int | None = None
+    diverged: tuple[Divergence, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done so far."""
+        return int(self.state.round)
+
+    def lane(self, lane: int) -> "Solution":
+        """One run of a batch."""
+        if self.lanes is None or not 0 <= lane < self.lanes:
+            raise IndexError(f"lane must be in 0..{(self.lanes or 0) - 1}, got {lane}")
+
+        def pick(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, tree)
+
+        state = replace(pick(replace(self.state, round=None)), round=self.state.round)
+        stopped = tuple(replace(d, lane=None) for d in self.diverged if d.lane == lane)
+        return Solution(pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped)
+
+
+def solve(
+    problem: Problem,
+    algorithm: Algorithm | str,
+    clients: Clients,
+    x0: Any,
+    y0: Any,
+    *,
+    rounds: int,
+    key: Any = 0,
+    participation: Participation | int | None = None,
+    local_steps: int | Steps = 1,
+    batch_size: BatchSize = None,
+    evaluate: Metrics | None = None,
+    every: int | None = None,
+    engine: Simulator | None = None,
+    progress: bool | None = None,
+    start: Solution | State | None = None,
+) -> Solution:
+    """Solves a federated nested problem.
+
+    Args:
+        problem: ``rk.Bilevel``, ``rk.Minimax`` or ``rk.ClientWeighting``.
+        algorithm: such as ``rk.MeFBO(...)``, or its name for the default rates.
+        clients: who holds which data.
+        x0, y0: where to start: pytrees of float arrays. For client weighting x0 may be None (equal weights).
+        rounds: communication rounds to make (more of them, if ``start`` is given).
+        key: a seed or a ``jax.random.key``. The same key makes the same draws, whatever else changes.
+        participation: ``rk.Uniform(10)`` (or just 10), ``rk.Bernoulli(0.5)``, ``rk.Full()``; everybody if None.
+        local_steps: τ, the same for all, or ``rk.Steps(5, 15)``.
+        batch_size: of minibatches, drawn with replacement; one number or (lower, upper); None takes whole sets.
+        evaluate: a function (x, y) -> dict of scalars. By default the two objectives on all data.
+        every: rounds between evaluations; by default a twentieth of all.
+        engine: ``rk.Simulator()``.
+        progress: shows a progress bar; by default on a terminal.
+        start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
+
+    Raises:
+        ValueError, TypeError: a bad argument, named, before anything is compiled.
+        Diverged: a number was not finite; its ``solution`` holds what was computed before.
+    """
+    run = _Run.of(
+        problem, [algorithm], [clients], [x0], [y0], [key], None,
+        participation, local_steps, batch_size, evaluate, engine,
+    )  # fmt: skip
+    solution = run.go(rounds, every, progress, start)
+    if solution.diverged:
+        raise Diverged(solution.diverged[0], solution)
+    return solution
+
+
+def solve_many(
+    problem: Problem,
+    algorithm: Algorithm | str | Sequence[Algorithm],
+    clients: Clients | Sequence[Clients],
+    x0: Any,
+    y0: Any,
+    *,
+    rounds: int,
+    keys: Sequence[Any] | Any = 0,
+    participation: Participation | int | None = None,
+    local_steps: int | Steps = 1,
+    batch_size: BatchSize = None,
+    evaluate: Metrics | None = None,
+    every: int | None = None,
+    engine: Simulator | None = None,
+    progress: bool | None = None,
+    start: Solution | State | None = None,
+) -> Solution:
+    """Solves a batch of runs in one compiled program: seeds, rates, starts and splits.
+
+    ``algorithm`` (of one class, with other rates), ``clients`` (other splits of the same data) and ``keys`` may be
+    lists, ``x0`` and ``y0`` may be ``rk.Lanes([...])``; all lists have the same length, the number of lanes, and what is
+    not a list is the same for all. The other arguments are those of :func:`solve`.
+
+    A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
+    ``solution.diverged``; the others go on.
+    """
+    given = {
+        "algorithm": _listed(algorithm, list | tuple),
+        "clients": _listed(clients, list | tuple),
+        "x0": _listed(x0, Lanes),
+        "y0": _listed(y0, Lanes),
+        "keys": _listed(keys, list | tuple | range | np.ndarray),
+    }
+    lengths = {name: len(values) for name, values in given.items() if values is not None}
+    if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(f"solve_many needs lists of one length for its lanes, got lengths {lengths}")
+    lanes = next(iter(lengths.values()))
+    plain = {"algorithm": algorithm, "clients": clients, "x0": x0, "y0": y0, "keys": keys}
+    full = {name: values if values is not None else [plain[name]] * lanes for name, values in given.items()}
+    run = _Run.of(
+        problem, full["algorithm"], full["clients"], full["x0"], full["y0"], full["keys"], lanes,
+        participation, local_steps, batch_size, evaluate, engine,
+    )  # fmt: skip
+    return run.go(rounds, every, progress, start)
+
+
+def _listed(value: Any, kinds: Any) -> list[Any] | None:
+    if not isinstance(value, kinds):
+        return None
+    return [int(v) if isinstance(v, np.integer) else v for v in (value.values if isinstance(value, Lanes) else value)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run, checked and ready to go."""
+
+    setting: Setting
+    x: Array
+    y: Array
+    evaluate: Any
+    engine: Simulator
+    lanes: int | None
+    own_clients: bool
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        algorithms: list[Any],
+        all_clients: list[Any],
+        x0s: list[Any],
+        y0s: list[Any],
+        keys: list[Any],
+        lanes: int | None,
+        participation: Any,
+        local_steps: Any,
+        batch_size: Any,
+        evaluate: Metrics | None,
+        engine: Simulator | None,
+    ) -> "_Run":
+        if not isinstance(problem, Problem):
+            raise TypeError(f"problem must be rk.Bilevel, rk.Minimax or rk.ClientWeighting, got {problem!r}")
+        if engine is not None and not isinstance(engine, Simulator):
+            raise TypeError(f"engine must be rk.Simulator(), got {engine!r}")
+        for clients in all_clients:
+            if not isinstance(clients, Clients):
+                raise TypeError(f"clients must be rk.Clients(...), got {clients!r}")
+        clients = all_clients[0]
+        n = clients.n
+        if isinstance(problem, ClientWeighting):
+            x0s = [jnp.full(n, 1 / n) if x0 is None else x0 for x0 in x0s]
+            if np.shape(x0s[0]) != (n,):
+                raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0s[0])}")
+        layouts = Layout.of(x0s[0], "x0"), Layout.of(y0s[0], "y0")
+        for name, layout, values in (("x0", layouts[0], x0s), ("y0", layouts[1], y0s)):
+            for value in values:
+                if Layout.of(value, name) != layout:
+                    raise ValueError(f"{name} must have the same structure, shapes and dtypes in all lanes")
+        flat = Flat(problem, *layouts)
+        problem.x_set.check(x0s[0], "x_set")
+        problem.y_set.check(y0s[0], "y_set")
+        chosen = [by_name(each)() if isinstance(each, str) else each for each in algorithms]
+        for each in chosen:
+            check_solves(each, problem)
+        steps = Steps.of(local_steps)
+        sizes = _batch_sizes(batch_size)
+        taking = check_participation(participation, n)
+        needs_upper = not isinstance(problem, ClientWeighting)
+        upper = clients.upper if needs_upper else clients.server
+        if upper is None:
+            raise ValueError("clients: client weighting needs data at the server, give rk.Clients(..., server=examples)")
+        for name, split, size in (("lower", clients.lower, sizes[0]), ("upper", upper, sizes[1])):
+            loss = flat.lower if name == "lower" else flat.upper
+            check_loss(loss, split, *layouts, name)
+            if size is None and not split.sizes_equal:
+                check_mean_form(loss, split, layouts[0].ravel(x0s[0]), layouts[1].ravel(y0s[0]), name)
+        for each in chosen:
+            each.check(flat, clients, steps, sizes == (None, None))
+        dtype = jnp.result_type(*(layout.dtype for layout in layouts))
+        ready = [_with_dtype(each, dtype) for each in chosen]
+        seeds = [as_key(key) for key in keys]
+        x = [layouts[0].ravel(x0) for x0 in x0s]
+        y = [layouts[1].ravel(y0) for y0 in y0s]
+        own = any(each is not clients for each in all_clients)
+        if lanes is None:
+            setting = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0])
+            return cls(setting, x[0], y[0], evaluate, engine or Simulator(), None, False)
+        tables = _stack_clients(all_clients) if own else clients
+        setting = Setting(flat, _stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds))
+        return cls(setting, jnp.stack(x), jnp.stack(y), evaluate, engine or Simulator(), lanes, own)
+
+    def lane_setting(self, lane: int) -> Setting:
+        """The setting of one lane."""
+        if self.lanes is None:
+            return self.setting
+
+        def pick(tree: Any) -> Any:
+            return jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, tree)
+
+        clients = self.setting.clients
+        if self.own_clients:
+            clients = _map_tables(lambda leaf: leaf[lane], clients)
+        return replace(self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=self.setting.key[lane])
+
+    def go(self, rounds: int, every: int | None, progress: bool | None, start: Solution | State | None) -> Solution:
+        """Makes the rounds."""
+        check_count(rounds, "rounds")
+        every = max(1, rounds // 20) if every is None else check_count(every, "every")
+        costs = costs_of(self.lane_setting(0), self._first(self.x), self._first(self.y))
+        evaluate = _Evaluation(self)
+        history = History(start.history.rows if isinstance(start, Solution) else None)
+        if start is None:
+            state = self._initial_state()
+            history.append(self._row(0, costs, None, None, 0.0, evaluate(state)))
+        else:
+            state = start.state if isinstance(start, Solution) else start
+            state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
+        end = int(state.round) + rounds
+        before = history.rows[-1] if history.rows else None
+        seconds = before["seconds"] if before is not None else 0.0
+        mode = None if self.lanes is None else ("own" if self.own_clients else "shared")
+        with _bar(self, rounds, progress) as show:
+            while state.round < end and not bool((state.died >= 0).all()):
+                clock = time.perf_counter()
+                stop = min(end, (state.round // every + 1) * every)
+                made = stop - state.round
+                state, activity = advance(self.setting, state, made, self.engine.clients_at_once, mode)
+                activity = np.asarray(jax.block_until_ready(activity), np.int64)
+                seconds += time.perf_counter() - clock
+                metrics = evaluate(state)
+                before = self._row(state.round, costs, activity, before, seconds, metrics)
+                history.append(before)
+                show(made, made / (time.perf_counter() - clock), metrics)
+        x, y = evaluate.output(state)
+        return Solution(x, y, history, state, self.lanes, self._divergences(state))
+
+    def _first(self, value: Array) -> Array:
+        return value if self.lanes is None else value[0]
+
+    def _initial_state(self) -> State:
+        if self.lanes is None:
+            return initial_state(self.setting, self.x, self.y)
+        states = [initial_state(self.lane_setting(i), self.x[i], self.y[i]) for i in range(self.lanes)]
+        return replace(jax.tree.map(lambda *leaves: jnp.stack(leaves), *[replace(s, round=None) for s in states]), round=0)
+
+    def _row(
+        self, round: int, costs: list[Cost], activity: Any, before: Any, seconds: float, metrics: dict[str, Any]
+    ) -> dict[str, Any]:
+        """A row of the history: counters in Python integers, since sizes times activity overflow 32 bits."""
+        shape = () if self.lanes is None else (self.lanes,)
+        row: dict[str, Any] = {"round": round}
+        names = ("exchanges", "bytes_down", "bytes_up", *UNITS)
+        for name in names:
+            row[name] = np.zeros(shape, np.int64) if before is None else np.array(before[name])
+        if activity is not None:
+            for number, cost in enumerate(costs):
+                done = activity[..., number, :, :]
+                row["exchanges"] = row["exchanges"] + cost.exchange * done[..., 0, 0]
+                row["bytes_down"] = row["bytes_down"] + cost.down * done[..., 0, 1]
+                row["bytes_up"] = row["bytes_up"] + cost.up * done[..., 0, 1]
+                for calls, when in ((cost.calls, 0), (cost.start_calls, 1)):
+                    for unit, (once, each) in calls.items():
+                        row[unit] = row[unit] + once * done[..., when, 1] + each * done[..., when, 2]
+                for unit, (once, _) in cost.server_calls.items():
+                    row[unit] = row[unit] + once * done[..., 0, 0]
+        if self.lanes is None:
+            row.update({name: int(row[name]) for name in names})
+        return {**row, "seconds": seconds, **metrics}
+
+    def _divergences(self, state: State) -> tuple[Divergence, ...]:
+        died = np.atleast_1d(np.asarray(state.died))
+        found = []
+        for lane in np.flatnonzero(died >= 0):
+            one = replace(state, round=None)
+            if self.lanes is not None:
+                one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], one)
+            where = diagnose(self.lane_setting(int(lane)), one, int(died[lane]))
+            exchange, client, step, name = where if where is not None else (None, None, None, "the server's state")
+            number = None if self.lanes is None else int(lane)
+            found.append(Divergence(int(died[lane]), exchange, client, step, name, number))
+        return tuple(found)
+
+
+class _Evaluation:
+    """The metrics of a state, compiled once where ``evaluate`` allows it."""
+
+    def __init__(self, run: _Run):
+        flat, algorithm = run.setting.flat, run.lane_setting(0).algorithm
+        default = run.evaluate is None
+        evaluate = losses(flat.problem, run.setting.clients) if default and not run.own_clients else run.evaluate
+
+        def output(server: Any, keep: Any) -> tuple[Any, Any]:
+            x, y = algorithm.output(server, keep)
+            y_tree = jax.vmap(flat.y.unravel)(y) if y.ndim == 2 else flat.y.unravel(y)
+            return flat.x.unravel(x), y_tree
+
+        def metrics(server: Any, keep: Any) -> dict[str, Any]:
+            return {} if evaluate is None else dict(evaluate(*output(server, keep)))
+
+        self._lanes = run.lanes
+        self._output = output if run.lanes is None else eqx.filter_vmap(output)
+        self._metrics = eqx.filter_jit(metrics if run.lanes is None else eqx.filter_vmap(metrics))
+        self._by_hand = metrics
+        self._compiles = True
+
+    def output(self, state: State) -> tuple[Any, Any]:
+        """(x, y) as pytrees."""
+        return self._output(state.server, state.keep)
+
+    def __call__(self, state: State) -> dict[str, Any]:
+        """The metrics as Python numbers, or arrays over lanes."""
+        if self._compiles:
+            try:
+                return _numbers(self._metrics(state.server, state.keep))
+            except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+                self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
+        if self._lanes is None:
+            return _numbers(self._by_hand(state.server, state.keep))
+        rows = []
+        for lane in range(self._lanes):
+            server, keep = jax.tree.map(lambda leaf, lane=lane: leaf[lane], (state.server, state.keep))
+            rows.append(_numbers(self._by_hand(server, keep)))
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: np.asarray(value) for name, value in metrics.items()}
+    for name, value in values.items():
+        if value.ndim > 1:
+            raise ValueError(f"evaluate must return scalars, got shape {value.shape} for {name!r}")
+    return {name: value.item() if value.ndim == 0 else value for name, value in values.items()}
+
+
+def _batch_sizes(batch_size: Any) -> tuple[int | None, int | None]:
+    pair = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+    if len(pair) != 2:
+        raise ValueError(f"batch_size must be a number, None or (lower, upper), got {batch_size!r}")
+    for size in pair:
+        if size is not None:
+            check_count(size, "batch_size")
+    return pair
+
+
+def _with_dtype(algorithm: Algorithm, dtype: Any) -> Algorithm:
+    """Rates as arrays of the variables' dtype, so that another value is not another program."""
+
+    def cast(path: Any, leaf: Any) -> Array:
+        if isinstance(leaf, bool | str) or not eqx.is_array_like(leaf):
+            field = jax.tree_util.keystr(path)
+            raise TypeError(f"{type(algorithm).__name__}{field} must be a number or a schedule, got {leaf!r}")
+        return jnp.asarray(leaf, dtype)
+
+    return jax.tree_util.tree_map_with_path(cast, algorithm)
+
+
+def _stack(trees: list[Any], name: str) -> Any:
+    first = jax.tree.structure(trees[0])
+    for lane, tree in enumerate(trees):
+        if jax.tree.structure(tree) != first:
+            raise ValueError(
+                f"{name}: all lanes of one program need the same class, options and schedules; "
+                f"lane 0 has {first}, lane {lane} has {jax.tree.structure(tree)}"
+            )
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _map_tables(fn: Callable[..., Any], clients: Clients, *more: Clients) -> Clients:
+    """Maps over who holds what, but not over the data themselves."""
+
+    def one(path: Any, leaf: Any, *others: Any) -> Any:
+        return leaf if any(getattr(p, "name", "") == "data" for p in path) else fn(leaf, *others)
+
+    return jax.tree_util.tree_map_with_path(one, clients, *more)
+
+
+def _stack_clients(all_clients: list[Clients]) -> Clients:
+    first = all_clients[0]
+    for lane, clients in enumerate(all_clients):
+        same = jax.tree.structure(clients) == jax.tree.structure(first) and all(
+            a is b or (a.shape == b.shape and bool(jnp.array_equal(a, b)))
+            for a, b in zip(jax.tree.leaves(_data(first)), jax.tree.leaves(_data(clients)), strict=True)
+        )
+        if not same:
+            raise ValueError(
+                f"clients: all lanes of one program need splits of the same data with equal numbers of clients, equal "
+                f"largest sizes and totals; lane {lane} differs from lane 0"
+            )
+    return _map_tables(lambda *leaves: jnp.stack(leaves), *all_clients)
+
+
+def _data(clients: Clients) -> Any:
+    return clients.lower.data, clients.upper.data, None if clients.server is None else clients.server.data
+
+
+@contextmanager
+def _bar(run: _Run, rounds: int, progress: bool | None) -> Iterator[Callable[[int, float, dict[str, Any]], None]]:
+    console = Console(stderr=True)
+    name = type(run.setting.algorithm).__name__
+    lanes = "" if run.lanes is None else f" ×{run.lanes}"
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[metrics]}"),
+        console=console,
+        disable=not (console.is_terminal if progress is None else progress),
+    )
+    with bar:
+        task = bar.add_task(name + lanes, total=rounds, speed="compiling", metrics="")
+
+        def show(made: int, speed: float, metrics: dict[str, Any]) -> None:
+            shown = "  ".join(f"{name} {np.nanmean(value):.4g}" for name, value in list(metrics.items())[:2])
+            bar.update(task, advance=made, speed=f"{speed:.3g} rounds/s", metrics=shown)
+
+        yield show
