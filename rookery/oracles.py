@@ -147,7 +147,9 @@ def saddle(f: Objective, g: Objective, x: Array, y: Array, theta: Array, c: Any,
 
     def phi(x: Array, y: Array, theta: Array) -> Array:
         gap = y - theta
-        return f.value(x, y) / c + g.value(x, y) - g.value(x, theta) - jnp.vdot(gap, gap) / (2 * nu)
+        # Both values of g in one vmap: what depends on x alone is then computed, and differentiated, once.
+        g_y, g_theta = jax.vmap(lambda v: g.value(x, v))(jnp.stack([y, theta]))
+        return f.value(x, y) / c + g_y - g_theta - jnp.vdot(gap, gap) / (2 * nu)
 
     h_x, h_y, minus_h_theta = jax.grad(phi, argnums=(0, 1, 2))(x, y, theta)
     return h_x, h_y, -minus_h_theta

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import binom
 
-from rookery.keys import STEPS, fold
+from rookery.keys import STEPS, Stream
 
 
 class Participation(eqx.Module):
@@ -87,7 +87,7 @@ class Bernoulli(Participation):
             return Full().draw(key, n, round)
         slots = self.slots(n)
         table = binom.cdf(np.arange(1, slots + 1), n, self.probability) - binom.pmf(0, n, self.probability)
-        u = jax.random.uniform(fold(key, "number"), (), jnp.float32)
+        u = jax.random.uniform(Stream(key).key(0, "number"), (), jnp.float32)
         count = 1 + jnp.searchsorted(jnp.asarray(table[:-1] / table[-1], jnp.float32), u, side="right")
         return _floyd(key, n, slots, count.astype(jnp.int32))
 
@@ -128,7 +128,7 @@ def _floyd(key: Array, n: int, slots: int, count: Array) -> tuple[Array, Array]:
     """``count`` <= ``slots`` different numbers below ``n``, uniformly, in increasing order."""
     slot = jnp.arange(slots, dtype=jnp.int32)
     last = jnp.maximum(n - count + slot, 0)  # the s-th number is drawn from 0..n−count+s
-    tries = jax.random.randint(fold(key, "who"), (slots,), 0, last + 1, jnp.int32)
+    tries = Stream(key).integers(slots, last + 1, 0, "who")
 
     def pick(s: Array, chosen: Array) -> Array:
         taken = jnp.any((chosen == tries[s]) & (slot < s))
@@ -168,7 +168,7 @@ class Steps(eqx.Module):
         """τ_i of a round: a plain number if it is fixed."""
         if self.fixed:
             return self.low
-        return jax.random.randint(fold(key, STEPS, client, round), (), self.low, self.high + 1, jnp.int32)
+        return self.low + Stream(key, STEPS, client, round).integers(1, self.high - self.low + 1, 0, "steps")[0]
 
     def mean(self, key: Array, round: Any, weights: Array) -> Any:
         """Σ_j p_j τ_j of a round over all clients, absent ones too."""
