@@ -1,5 +1,8 @@
 """The library's random choices, replayed for the NumPy transcriptions."""
 
+from functools import partial
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,14 +21,13 @@ class Draws:
         self._steps = Steps.of(local_steps)
         self.max_steps = self._steps.high
         self.batch_size = batch_size
-        self._integers = jax.jit(self._draw, static_argnames=("count", "purpose", "name"))
 
     def participants(self, t, fresh=0):
-        ids, mask = self.participation.draw(fold(self.key, PARTICIPANTS, t, fresh), self.n, t)
+        ids, mask = _participants(self.participation, self.key, self.n, jnp.int32(t), jnp.int32(fresh))
         return np.asarray(ids)[np.asarray(mask)]
 
     def steps(self, t, i):
-        return int(self._steps.draw(self.key, i, t))
+        return self._steps.low if self._steps.fixed else int(_steps(self._steps, self.key, jnp.int32(i), jnp.int32(t)))
 
     def rows(self, split, i, t, step, name, size=None):
         part = getattr(self.clients, split)
@@ -34,11 +36,25 @@ class Draws:
             return np.asarray(part.rows(i, jnp.arange(int(part.size[i]))))
         number = int(name.removeprefix("neumann")) if name.startswith("neumann") else 0
         name = "neumann" if number else name
-        full = name if split == "server" else f"{split} {name}"
-        position = self._integers(size or self.batch_size, SERVER if split == "server" else BATCH, full, i, t, step,
-                                  number, part.size[i])  # fmt: skip
-        return np.asarray(part.rows(i, position))
+        address = np.array([i, t, step, number], np.int32)
+        size = size or self.batch_size
+        name = name if split == "server" else f"{split} {name}"
+        return np.asarray(_rows(self.key, part.index, part.start, part.size, address, size, split == "server", name))
 
-    def _draw(self, count, purpose, name, i, t, step, number, below):
-        stream = Stream(self.key, purpose, t) if purpose == SERVER else Stream(self.key, purpose, i, t)
-        return stream.integers(count, below, step, name, number)
+
+@eqx.filter_jit
+def _participants(participation, key, n, t, fresh):
+    return participation.draw(fold(key, PARTICIPANTS, t, fresh), n, t)
+
+
+@eqx.filter_jit
+def _steps(steps, key, i, t):
+    return steps.draw(key, i, t)
+
+
+@partial(jax.jit, static_argnames=("count", "at_server", "name"))
+def _rows(key, index, start, size, address, count, at_server, name):
+    i, t, step, number = address
+    stream = Stream(key, SERVER, t) if at_server else Stream(key, BATCH, i, t)
+    rows = start[i] + stream.integers(count, size[i], step, name, number)
+    return rows if index is None else index[rows]
