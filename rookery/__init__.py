@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ASFBO",
+    "LAASFBO",
     "Algorithm",
     "Ball",
     "Bernoulli",
@@ -47,7 +48,6 @@ __all__ = [
     "FedSGDAPlus",
     "Full",
     "History",
-    "LAASFBO",
     "Lanes",
     "Local",
     "LocalSGDA",

@@ -185,7 +185,9 @@ class Local(_Oracles):
 
     def g(self, step: Any = 0, draw: str = "x", *, ahead: int = 0, times: int = 1, number: Any = 0) -> Objective:
         """The lower objective on a minibatch of lower data; ``number`` tells apart draws of one name."""
-        return self._on("grad_g", self._clients.lower, self._batch_size[0], ahead, times, (step, "lower " + draw, number))
+        return self._on(
+            "grad_g", self._clients.lower, self._batch_size[0], ahead, times, (step, "lower " + draw, number)
+        )
 
     def _on(
         self, unit: str, split: Split, size: int | None, ahead: int, times: int, address: tuple[Any, str, Any]
@@ -287,7 +289,9 @@ class Context(_Oracles):
         if self._clients.server is None:
             raise ValueError("server: this algorithm needs data at the server, give Clients(..., server=examples)")
         stream = Stream(self._key, SERVER, self.round)
-        return self._objective("server_grad_f", self._clients.server, 0, 0, self._batch_size[1], stream, (step, draw, 0))
+        return self._objective(
+            "server_grad_f", self._clients.server, 0, 0, self._batch_size[1], stream, (step, draw, 0)
+        )
 
 
 def participant_weights(weighting: Weighting, server: Tree, weights: Array, ids: Array, mask: Array) -> Any:

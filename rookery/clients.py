@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rookery.layout import same_structure
+
 
 class Split(eqx.Module):
     """One kind of data of all clients (their training data, say).
@@ -58,11 +60,10 @@ class Split(eqx.Module):
         if not isinstance(value, list | tuple) or not value:
             raise TypeError(f"{name} must be a rk.Split or a list with one pytree of examples a client, got {value!r}")
         trees = [jax.tree.map(np.asarray, tree) for tree in value]
-        first = jax.tree.structure(trees[0])
         for client, tree in enumerate(trees):
-            if jax.tree.structure(tree) != first:
+            if not same_structure(tree, trees[0]):
                 raise ValueError(
-                    f"{name}: all clients need data of the same structure; client 0 has {first}, "
+                    f"{name}: all clients need data of the same structure; client 0 has {jax.tree.structure(trees[0])}, "
                     f"client {client} has {jax.tree.structure(tree)}"
                 )
             for a, b in zip(jax.tree.leaves(trees[0]), jax.tree.leaves(tree), strict=True):

@@ -81,7 +81,9 @@ class Layout:
 
     def with_dtype(self, dtype: Any) -> "Layout":
         """The same layout in another precision."""
-        return Layout(self.treedef, self.shapes, tuple(dtype if d is not None else None for d in self.dtypes), self.frozen)
+        return Layout(
+            self.treedef, self.shapes, tuple(dtype if d is not None else None for d in self.dtypes), self.frozen
+        )
 
 
 def _as_array(leaf: Any) -> Any:
@@ -97,3 +99,12 @@ def _describe(tree: Any) -> str:
         for leaf in leaves[:4]
     )
     return f"a {type(tree).__name__} with {len(leaves)} leaves ({shown})"
+
+
+def same_structure(a: Any, b: Any) -> bool:
+    """Whether two pytrees have the same structure."""
+    return bool(_structure(a) == _structure(b))
+
+
+def _structure(tree: Any) -> Any:
+    return jax.tree.structure(tree)

@@ -4,9 +4,9 @@ They are for evaluation and for tests, not for deployment: they see everybody's 
 all compile, so that they can be used inside ``evaluate``.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -161,10 +161,15 @@ def weighting_moreau(
     return rho * (x - jax.lax.fori_loop(0, steps, move, x))
 
 
-def losses(problem: Problem, clients: Clients) -> Callable[[Any, Any], dict[str, Array]]:
+class Losses(eqx.Module):
     """``evaluate`` by default: the objectives on all data."""
 
-    def metrics(x: Any, y: Any) -> dict[str, Array]:
+    problem: Problem
+    clients: Clients
+
+    def __call__(self, x: Any, y: Any) -> dict[str, Array]:
+        """The upper and lower loss, or the objective of a minimax problem."""
+        problem, clients = self.problem, self.clients
         if isinstance(problem, ClientWeighting):
             flat, x_, y_ = _flatten(problem, x, y)
             g = on_everybody(flat.lower, clients.lower, x_, _key)
@@ -180,12 +185,10 @@ def losses(problem: Problem, clients: Clients) -> Callable[[Any, Any], dict[str,
             upper, lower = jax.lax.map(one, jnp.arange(clients.n))
             return {"upper_loss": jnp.vdot(clients.weights, upper), "lower_loss": jnp.vdot(clients.weights, lower)}
         flat, x_, y_ = _flatten(problem, x, y)
-        f, g = objectives(flat, clients)
+        f, g_ = objectives(flat, clients)
         if isinstance(problem, Minimax):
             return {"objective": f.value(x_, y_)}
-        return {"upper_loss": f.value(x_, y_), "lower_loss": g.value(x_, y_)}
-
-    return metrics
+        return {"upper_loss": f.value(x_, y_), "lower_loss": g_.value(x_, y_)}
 
 
 def objectives(flat: Flat, clients: Clients) -> tuple[Objective, Objective]:

@@ -83,7 +83,7 @@ class Tally:
                     total[unit] += self._calls[draw, at_start, unit]
                 else:
                     x, y = self._calls[draw, at_start, unit + ".x"], self._calls[draw, at_start, unit + ".y"]
-                    total[unit] += np.maximum(x, y)
+                    total[unit] += max(x, y, key=lambda count: (count[1], count[0]))
         return {unit: (int(total[unit][0]), int(total[unit][1])) for unit in UNITS if total[unit].any()}
 
 
@@ -185,7 +185,9 @@ def neumann_random(hess: Callable[[Any, Array], Array], b: Array, step: Any, ter
     return terms * step * jax.lax.fori_loop(0, products, lambda q, a: a - step * hess(q + 1, a), b)
 
 
-def conjugate_gradients(product: Callable[[Array], Array], b: Array, tol: float = 1e-8, steps: int | None = None) -> Array:
+def conjugate_gradients(
+    product: Callable[[Array], Array], b: Array, tol: float = 1e-8, steps: int | None = None
+) -> Array:
     """A⁻¹b for a symmetric positive definite A given by ``product``, to the relative tolerance ``tol``."""
     return jax.scipy.sparse.linalg.cg(product, b, tol=tol, maxiter=steps)[0]
 

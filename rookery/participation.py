@@ -187,4 +187,3 @@ def check_participation(value: Any, n: int) -> Participation:
         raise TypeError(f"participation must be rk.Uniform(10), rk.Bernoulli(0.5), rk.Full() or alike, got {value!r}")
     chosen.check(n)
     return chosen
-

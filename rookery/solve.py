@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -21,8 +22,8 @@ from rookery.engines.simulator import Simulator, State, advance, diagnose, initi
 from rookery.engines.walk import Cost, Setting, costs_of
 from rookery.history import History
 from rookery.keys import as_key
-from rookery.layout import Layout
-from rookery.measures import losses
+from rookery.layout import Layout, same_structure
+from rookery.measures import Losses
 from rookery.oracles import UNITS
 from rookery.participation import Participation, Steps, check_participation
 from rookery.problems import ClientWeighting, Flat, Problem
@@ -265,7 +266,9 @@ class _Run:
         needs_upper = not isinstance(problem, ClientWeighting)
         upper = clients.upper if needs_upper else clients.server
         if upper is None:
-            raise ValueError("clients: client weighting needs data at the server, give rk.Clients(..., server=examples)")
+            raise ValueError(
+                "clients: client weighting needs data at the server, give rk.Clients(..., server=examples)"
+            )
         for name, split, size in (("lower", clients.lower, sizes[0]), ("upper", upper, sizes[1])):
             loss = flat.lower if name == "lower" else flat.upper
             check_loss(loss, split, *layouts, name)
@@ -297,7 +300,9 @@ class _Run:
         clients = self.setting.clients
         if self.own_clients:
             clients = _map_tables(lambda leaf: leaf[lane], clients)
-        return replace(self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=self.setting.key[lane])
+        return replace(
+            self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=self.setting.key[lane]
+        )
 
     def go(self, rounds: int, every: int | None, progress: bool | None, start: Solution | State | None) -> Solution:
         """Makes the rounds."""
@@ -321,8 +326,8 @@ class _Run:
                 clock = time.perf_counter()
                 stop = min(end, (state.round // every + 1) * every)
                 made = stop - state.round
-                state, activity = advance(self.setting, state, made, self.engine.clients_at_once, mode)
-                activity = np.asarray(jax.block_until_ready(activity), np.int64)
+                state, counted = advance(self.setting, state, made, self.engine.clients_at_once, mode)
+                activity = np.asarray(jax.block_until_ready(counted), np.int64)
                 seconds += time.perf_counter() - clock
                 metrics = evaluate(state)
                 before = self._row(state.round, costs, activity, before, seconds, metrics)
@@ -338,7 +343,9 @@ class _Run:
         if self.lanes is None:
             return initial_state(self.setting, self.x, self.y)
         states = [initial_state(self.lane_setting(i), self.x[i], self.y[i]) for i in range(self.lanes)]
-        return replace(jax.tree.map(lambda *leaves: jnp.stack(leaves), *[replace(s, round=None) for s in states]), round=0)
+        return replace(
+            jax.tree.map(lambda *leaves: jnp.stack(leaves), *[replace(s, round=None) for s in states]), round=0
+        )
 
     def _row(
         self, round: int, costs: list[Cost], activity: Any, before: Any, seconds: float, metrics: dict[str, Any]
@@ -379,53 +386,65 @@ class _Run:
 
 
 class _Evaluation:
-    """The metrics of a state, compiled once where ``evaluate`` allows it."""
+    """The metrics of a state, compiled where ``evaluate`` allows it."""
 
     def __init__(self, run: _Run):
-        flat, algorithm = run.setting.flat, run.lane_setting(0).algorithm
-        default = run.evaluate is None
-        evaluate = losses(flat.problem, run.setting.clients) if default and not run.own_clients else run.evaluate
-
-        def output(server: Any, keep: Any) -> tuple[Any, Any]:
-            x, y = algorithm.output(server, keep)
-            y_tree = jax.vmap(flat.y.unravel)(y) if y.ndim == 2 else flat.y.unravel(y)
-            return flat.x.unravel(x), y_tree
-
-        def metrics(server: Any, keep: Any) -> dict[str, Any]:
-            return {} if evaluate is None else dict(evaluate(*output(server, keep)))
-
         self._lanes = run.lanes
-        self._output = output if run.lanes is None else eqx.filter_vmap(output)
-        self._metrics = eqx.filter_jit(metrics if run.lanes is None else eqx.filter_vmap(metrics))
-        self._by_hand = metrics
+        self._flat = run.setting.flat
+        self._algorithm = eqx.filter(run.lane_setting(0).algorithm, eqx.is_array, inverse=True)  # rates don't matter
+        self._evaluate = run.evaluate
+        if self._evaluate is None and not run.own_clients:
+            self._evaluate = Losses(self._flat.problem, run.setting.clients)
         self._compiles = True
 
     def output(self, state: State) -> tuple[Any, Any]:
         """(x, y) as pytrees."""
-        return self._output(state.server, state.keep)
+        get = partial(_output, self._flat, self._algorithm)
+        return (get if self._lanes is None else eqx.filter_vmap(get))(state.server, state.keep)
 
     def __call__(self, state: State) -> dict[str, Any]:
         """The metrics as Python numbers, or arrays over lanes."""
+        if self._evaluate is None:
+            return {}
+        parts = (self._evaluate, self._flat, self._algorithm)
         if self._compiles:
             try:
-                return _numbers(self._metrics(state.server, state.keep))
+                return _numbers(_metrics(*parts, self._lanes is not None, state.server, state.keep), self._lanes)
             except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
                 self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
         if self._lanes is None:
-            return _numbers(self._by_hand(state.server, state.keep))
+            return _numbers(_by_hand(*parts, state.server, state.keep), None)
         rows = []
         for lane in range(self._lanes):
             server, keep = jax.tree.map(lambda leaf, lane=lane: leaf[lane], (state.server, state.keep))
-            rows.append(_numbers(self._by_hand(server, keep)))
+            rows.append(_numbers(_by_hand(*parts, server, keep), None))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[Any, Any]:
+    x, y = algorithm.output(server, keep)
+    return flat.x.unravel(x), jax.vmap(flat.y.unravel)(y) if y.ndim == 2 else flat.y.unravel(y)
+
+
+def _by_hand(evaluate: Metrics, flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> dict[str, Any]:
+    return dict(evaluate(*_output(flat, algorithm, server, keep)))
+
+
+@eqx.filter_jit
+def _metrics(
+    evaluate: Metrics, flat: Flat, algorithm: Algorithm, batched: bool, server: Any, keep: Any
+) -> dict[str, Any]:
+    """One program for every run that uses the same ``evaluate``."""
+    compute = partial(_by_hand, evaluate, flat, algorithm)
+    return (eqx.filter_vmap(compute) if batched else compute)(server, keep)
+
+
+def _numbers(metrics: Mapping[str, Any], lanes: int | None) -> dict[str, Any]:
     values = {name: np.asarray(value) for name, value in metrics.items()}
     for name, value in values.items():
-        if value.ndim > 1:
+        if value.shape != (() if lanes is None else (lanes,)):
             raise ValueError(f"evaluate must return scalars, got shape {value.shape} for {name!r}")
-    return {name: value.item() if value.ndim == 0 else value for name, value in values.items()}
+    return {name: value.item() if lanes is None else value for name, value in values.items()}
 
 
 def _batch_sizes(batch_size: Any) -> tuple[int | None, int | None]:
@@ -451,12 +470,11 @@ def _with_dtype(algorithm: Algorithm, dtype: Any) -> Algorithm:
 
 
 def _stack(trees: list[Any], name: str) -> Any:
-    first = jax.tree.structure(trees[0])
     for lane, tree in enumerate(trees):
-        if jax.tree.structure(tree) != first:
+        if not same_structure(tree, trees[0]):
             raise ValueError(
                 f"{name}: all lanes of one program need the same class, options and schedules; "
-                f"lane 0 has {first}, lane {lane} has {jax.tree.structure(tree)}"
+                f"lane 0 has {jax.tree.structure(trees[0])}, lane {lane} has {jax.tree.structure(tree)}"
             )
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
@@ -473,7 +491,7 @@ def _map_tables(fn: Callable[..., Any], clients: Clients, *more: Clients) -> Cli
 def _stack_clients(all_clients: list[Clients]) -> Clients:
     first = all_clients[0]
     for lane, clients in enumerate(all_clients):
-        same = jax.tree.structure(clients) == jax.tree.structure(first) and all(
+        same = same_structure(clients, first) and all(
             a is b or (a.shape == b.shape and bool(jnp.array_equal(a, b)))
             for a, b in zip(jax.tree.leaves(_data(first)), jax.tree.leaves(_data(clients)), strict=True)
         )

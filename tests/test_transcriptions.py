@@ -119,7 +119,8 @@ def local_lower(bilevel):
 @pytest.mark.parametrize("steps", [1, RANDOM_STEPS], ids=["one step", "unequal steps"])
 def test_fedbio_local(bilevel, steps):
     compare(local_lower(bilevel), rk.FedBiOLocal(eta_x=0.1, eta_y=0.12, neumann_step=0.2, products=4), paper.fedbio_local,
-            {"eta_x": 0.1, "eta_y": 0.12, "tau": 0.2, "Q": 4}, names={"x": "x"}, kept={"y": "y"}, local_steps=steps)  # fmt: skip
+            {"eta_x": 0.1, "eta_y": 0.12, "tau": 0.2, "Q": 4}, names={"x": "x"}, kept={"y": "y"},
+            local_steps=steps)  # fmt: skip
 
 
 @pytest.mark.parametrize("steps", [1, 3])

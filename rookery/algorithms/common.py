@@ -134,4 +134,10 @@ def check_fraction(owner: object, *names: str, zero: bool = False) -> None:
 def check_count(owner: object, name: str, least: int = 1) -> None:
     """A static integer."""
     value = getattr(owner, name)
-    require(isinstance(value, int) and not isinstance(value, bool) and value >= least, owner, name, value, f"an integer >= {least}")
+    require(
+        isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        owner,
+        name,
+        value,
+        f"an integer >= {least}",
+    )

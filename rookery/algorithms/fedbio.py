@@ -84,7 +84,11 @@ class FedBiO(Algorithm):
 def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
     """The server takes the averages; x and y are projected if they are constrained."""
     new = {**server, **mean}
-    return {**new, "x": ctx.project_x(new["x"]), "y": ctx.project_y(new["y"])} if "y" in new else {**new, "x": ctx.project_x(new["x"])}
+    return (
+        {**new, "x": ctx.project_x(new["x"]), "y": ctx.project_y(new["y"])}
+        if "y" in new
+        else {**new, "x": ctx.project_x(new["x"])}
+    )
 
 
 class FedBiOAcc(FedBiO):
@@ -128,9 +132,7 @@ class FedBiOAcc(FedBiO):
 
     def round(self) -> tuple[Step, ...]:
         """Iterates first, then the directions at the averaged iterate."""
-        first = Exchange(
-            only("x", "y", "z"), self._first, _replace_directions, when=lambda server, ctx: ctx.round == 0
-        )
+        first = Exchange(only("x", "y", "z"), self._first, _replace_directions, when=lambda server, ctx: ctx.round == 0)
         iterates = Exchange(only("x", "y", "z", "d_x", "d_y", "d_z"), self._client, _replace_iterates)
         renewed = Exchange(only("x", "y", "z"), self._renew, _replace_directions)
         return (first, iterates, renewed) if self.average_first else (iterates, renewed)

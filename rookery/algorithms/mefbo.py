@@ -89,10 +89,10 @@ class MeFBO(Algorithm):
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """Warns of a ν or of steps that cannot be stable, where L_2 and μ are given."""
-        rates = [known(rate) for rate in (self.nu, self.gamma_y, self.gamma_theta, self.c)]
+        rates = [known(rate) for rate in (self.nu, self.gamma_y, self.gamma_theta)]
         if self.smoothness is None or any(rate is None for rate in rates):
             return
-        nu, gamma_y, gamma_theta, c = (float(jnp.max(jnp.asarray(rate))) for rate in rates)
+        nu, gamma_y, gamma_theta = (float(jnp.max(jnp.asarray(rate))) for rate in rates)
         if nu >= 1 / (2 * self.smoothness):
             warnings.warn(
                 f"MeFBO: the theory asks for nu < 1/(2 L_2) = {1 / (2 * self.smoothness):g}, got {nu:g}", stacklevel=4

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step
+from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
 from rookery.algorithms.common import ball, check_count, check_positive, check_rates, only
 from rookery.schedules import at
 
@@ -59,9 +59,11 @@ class PrimalDual(Algorithm):
 
     def round(self) -> tuple[Step, ...]:
         """K exchanges; the last (with ``random_k`` each) also asks every active client for the number λᵀs_i."""
-        weighting = {"w": _own_weight, "lambda": _own_weight, "slope": "stack"}
+        weighting: Weighting = {"w": _own_weight, "lambda": _own_weight, "slope": "stack"}
         plain = Exchange(only("w", "lambda"), self._client, self._server, weighting, draw="fresh")
-        asking = Exchange(only("w", "lambda"), self._client_with_slope, self._server_with_slope, weighting, draw="fresh")
+        asking = Exchange(
+            only("w", "lambda"), self._client_with_slope, self._server_with_slope, weighting, draw="fresh"
+        )
         if self.random_k:
             return (Repeat(self.inner, (asking,)),)
         return (asking,) if self.inner == 1 else (Repeat(self.inner - 1, (plain,)), asking)

@@ -220,4 +220,4 @@ class LAASFBO(ASFBO):
 
 
 def _ordered(low: Any, high: Any) -> bool:
-    return bool(0 <= jnp.min(jnp.asarray(low))) and bool(jnp.all(jnp.asarray(low) <= jnp.asarray(high)))
+    return bool(jnp.min(jnp.asarray(low)) >= 0) and bool(jnp.all(jnp.asarray(low) <= jnp.asarray(high)))

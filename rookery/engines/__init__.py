@@ -1,0 +1,1 @@
+"""Engines: how the exchanges of an algorithm are carried out."""

@@ -11,6 +11,7 @@ from jax import Array
 
 from rookery.algorithm import Exchange, Repeat, Server
 from rookery.engines.walk import Careful, Moment, Setting, Walk, combine, count_steps, mean_of, slot_weights
+from rookery.layout import same_structure
 
 Tree = Any
 
@@ -166,7 +167,7 @@ def _put(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
 
 def _as_after(carry: Tree, after: Tree) -> Tree:
     """The carry as it is, or zeros of the structure it will have."""
-    if jax.tree.structure(carry) == jax.tree.structure(after):
+    if same_structure(carry, after):
         return carry
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), after)
 
@@ -193,9 +194,7 @@ def _one_round(setting: Setting, state: State, activity: Array, at_once: int | N
 
 
 @eqx.filter_jit(donate="all-except-first")
-def _advance(
-    fixed: tuple[Setting, Array, Array, int | None, str | None], state: State
-) -> tuple[State, Array]:
+def _advance(fixed: tuple[Setting, Array, Array, int | None, str | None], state: State) -> tuple[State, Array]:
     """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
     setting, start, stop, at_once, lanes = fixed
     shape = (count_steps(setting.algorithm.round()), 2, 3)
@@ -230,7 +229,9 @@ def _lane_axes(setting: Setting, lanes: str) -> Setting:
     )
 
 
-def advance(setting: Setting, state: State, rounds: int, at_once: int | None, lanes: str | None = None) -> tuple[State, Array]:
+def advance(
+    setting: Setting, state: State, rounds: int, at_once: int | None, lanes: str | None = None
+) -> tuple[State, Array]:
     """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps)."""
     start = int(state.round)
     bounds = jnp.int32(start), jnp.int32(start + rounds)

@@ -14,6 +14,7 @@ from jax import Array
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server, Step, participant_weights
 from rookery.clients import Clients
 from rookery.keys import PARTICIPANTS, fold
+from rookery.layout import same_structure
 from rookery.oracles import Tally
 from rookery.participation import Participation, Steps
 from rookery.problems import Flat
@@ -36,7 +37,16 @@ class Setting:
     def local(self, id: Any, round: Any, index: Any, last: Any, **more: Any) -> Local:
         """What participant ``id`` sees."""
         return Local(
-            self.flat, self.clients, self.key, self.batch_size, self.steps, id=id, round=round, index=index, last=last, **more
+            self.flat,
+            self.clients,
+            self.key,
+            self.batch_size,
+            self.steps,
+            id=id,
+            round=round,
+            index=index,
+            last=last,
+            **more,
         )
 
     def context(self, round: Any, index: Any, ids: Array, mask: Array, tally: Tally | None = None) -> Context:
@@ -96,7 +106,11 @@ class Walk:
                 at = self.repeat(step, at, index, number)
                 number += count_steps(step.steps)
             else:
-                at = self.exchange(step, at, index, number) if isinstance(step, Exchange) else self.server(step, at, index, number)
+                at = (
+                    self.exchange(step, at, index, number)
+                    if isinstance(step, Exchange)
+                    else self.server(step, at, index, number)
+                )
                 number += 1
         return at
 
@@ -118,7 +132,9 @@ def count_steps(steps: tuple[Step, ...]) -> int:
     return sum(count_steps(step.steps) if isinstance(step, Repeat) else 1 for step in steps)
 
 
-def slot_weights(step: Exchange, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]) -> dict[str, Any]:
+def slot_weights(
+    step: Exchange, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]
+) -> dict[str, Any]:
     """For each part of the upload the weight of every slot, ``None`` where the uploads are to be stacked."""
     chosen = participant_weights(step.weighting, server, weights, ids, mask)
     return {part: chosen[part] if isinstance(chosen, dict) else chosen for part in up}
@@ -136,7 +152,9 @@ def combine(weights: dict[str, Any], up: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def mean_of(step: Exchange, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]) -> dict[str, Any]:
+def mean_of(
+    step: Exchange, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]
+) -> dict[str, Any]:
     """What the server receives of stacked uploads."""
     return combine(slot_weights(step, server, weights, ids, mask, up), up)
 
@@ -174,7 +192,7 @@ class Counting(Walk):
     def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
         """The body once; twice where it is the body that first sets the carry."""
         after = self.run(step.steps, at, index, number)
-        if jax.tree.structure(after.carry) != jax.tree.structure(at.carry):
+        if not same_structure(after.carry, at.carry):
             after = self.run(step.steps, after, index, number)
         return after
 
@@ -235,7 +253,9 @@ class Careful(Walk):
         """A Python loop over the participants."""
         if self.found is not None:
             return at
-        if step.when is not None and not bool(step.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))):
+        if step.when is not None and not bool(
+            step.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
+        ):
             return at
         if step.draw == "fresh":
             ids, mask = self.setting.participants(self.round, at.draws + 1)

@@ -1,0 +1,5 @@
+"""Data sets."""
+
+from rookery.datasets.digits import Dataset, digits
+
+__all__ = ["Dataset", "digits"]
