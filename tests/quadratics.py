@@ -104,7 +104,7 @@ class QB:
 
     def alone(self, i):
         """The problem of client i."""
-        return QB([self.data[i]], np.ones(1))
+        return type(self)([self.data[i]], np.ones(1))
 
     def f_x(self, x, y):
         return self.P @ x + self.a + self.S @ y
@@ -176,7 +176,9 @@ class QB:
     def averaged_local(self, x):
         """Σ p_i(∇_x f_i − ∇²_xy g_i H_i⁻¹ ∇_y f_i) at (x, y*(x)): what LFedNest and Local-BSGVR follow."""
         y, each = self.y_star(x), [self.alone(i) for i in range(self.n)]
-        return sum(p * (q.f_x(x, y) + q.E.T @ np.linalg.solve(q.H, q.f_y(x, y))) for p, q in zip(self.p, each, strict=True))
+        return sum(
+            p * (q.f_x(x, y) + q.E.T @ np.linalg.solve(q.H, q.f_y(x, y))) for p, q in zip(self.p, each, strict=True)
+        )
 
     # MeFBO
 
@@ -328,7 +330,12 @@ def make_weighting(seed=0, n=N, d=3, rows=6, far=()):
         while True:
             A, a = rng.standard_normal((rows, d)) / d**0.25, rng.standard_normal(d) / d**0.25
             if np.linalg.eigvalsh(A.T @ A - np.outer(a, a))[0] >= 0.5:
-                return {"A": A[None], "B": rng.standard_normal((1, rows)) / rows**0.25, "a": a[None], "b": rng.standard_normal(1)}
+                return {
+                    "A": A[None],
+                    "B": rng.standard_normal((1, rows)) / rows**0.25,
+                    "a": a[None],
+                    "b": rng.standard_normal(1),
+                }
 
     server, data = example(), [example() for _ in range(n)]
     for i in far:
@@ -360,4 +367,6 @@ def run(problem, algorithm, quadratic, rounds, x0=None, y0=None, evaluate=nothin
     y0 = jnp.linspace(0.3, -0.3, DY) if y0 is None else jnp.asarray(y0)
     many = isinstance(algorithm, list) or "keys" in setting
     solve = rk.solve_many if many else rk.solve
-    return solve(problem, algorithm, clients, x0, y0, rounds=rounds, evaluate=evaluate, every=every or rounds, **setting)
+    return solve(
+        problem, algorithm, clients, x0, y0, rounds=rounds, evaluate=evaluate, every=every or rounds, **setting
+    )

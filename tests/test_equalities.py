@@ -4,6 +4,9 @@ Minibatches of 2 out of 3 examples wherever an equality holds for every draw. Wh
 three examples of a client are the same one, which runs the same compiled program without noise.
 """
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -94,7 +97,7 @@ def test_T24_T26_with_one_local_step_asfbo_is_shrofbo_at_the_adaptive_rate():
 
 
 def test_T26_adaptive_rate_follows_its_formula_and_stays_in_the_clip_interval():
-    low, high, gamma, epsilon, decay = 0.05, 0.4, 0.06, 0.001, 0.6
+    low, high, gamma, epsilon, decay = 0.15, 0.4, 0.06, 0.001, 0.6
     algorithm = rk.ASFBO(gamma_y=gamma, clip_y=(low, high), epsilon=epsilon, decay=decay)
     solution = q.run(BILEVEL, algorithm, EXACT, 25, evaluate=q.path, every=1, **BATCH)
     x, y = q.path_of(solution, "x", q.DX), q.path_of(solution, "y", q.DY)
@@ -146,25 +149,282 @@ def test_T25_asfbo_with_beta_one_and_constant_rates_is_shrofbo_and_simfbo():
         differ(exact, run(rk.ASFBO, EXACT, beta=beta))
 
 
+def fedavg(quadratic, x, y, eta, server, steps=3, rounds=ROUNDS):
+    """Local gradient descent on g_i(x, ·), and a server step along the mean displacement."""
+    for _ in range(rounds):
+        ends = np.tile(y, (quadratic.n, 1))
+        for i in range(quadratic.n):
+            for _ in range(steps):
+                ends[i] = ends[i] - eta * quadratic.alone(i).g_y(x, ends[i])
+        y = y + server * (quadratic.p @ ends - y)
+    return y
+
+
 def test_T19_with_x_frozen_y_is_fedavg_on_the_lower_objective():
-    y, eta, server = Y0, 0.15, 0.4
-    for _ in range(ROUNDS):
-        ends = []
-        for i in range(EXACT.n):
-            own, y_i = EXACT.alone(i), y
-            for _ in range(3):
-                y_i = y_i - eta * own.g_y(X0, y_i)
-            ends.append(y_i)
-        y = y + server * (EXACT.p @ np.stack(ends) - y)
-        if server == 0.4:
-            first = y
-    frozen = {**ETA, "eta_x": 0.0, "eta_y": eta}
+    eta, server = 0.15, 0.4
+    frozen = {"eta_x": 0.0, "eta_y": eta, "eta_z": 0.1}
     gamma = {"gamma_x": 0.0, "gamma_y": server * eta, "gamma_z": 0.1}
-    made = final(BILEVEL, rk.SimFBO(**frozen, **gamma), EXACT, local_steps=3, **BATCH)
-    same(made, {"x": X0, "y": y})
-    # server step 1 is plain FedAvg, which FedBiO makes; x0 is exactly kept
-    one = {"gamma_x": 0.0, "gamma_y": eta, "gamma_z": 0.1}
-    fedbio = final(BILEVEL, rk.FedBiO(**frozen), EXACT, local_steps=3, **BATCH)
-    same(fedbio, final(BILEVEL, rk.SimFBO(**frozen, **one), EXACT, local_steps=3, **BATCH), names=["x", "y"])
-    differ(fedbio, {"y": first}, names="y")
-    np.testing.assert_array_equal(fedbio["x"], X0)
+    same(
+        final(BILEVEL, rk.FedBiO(**frozen), EXACT, local_steps=3, **BATCH),
+        {"x": X0, "y": fedavg(EXACT, X0, Y0, eta, 1.0)},
+    )
+    same(final(BILEVEL, rk.SimFBO(**frozen, **gamma), EXACT, local_steps=3, **BATCH),
+         {"x": X0, "y": fedavg(EXACT, X0, Y0, eta, server)})  # fmt: skip
+
+
+CONSTANT = {"delta": 0.5e5, "offset": 1e15}  # δ_s = 1/2 for every s
+HALF = {name: rate / 2 for name, rate in ETA.items()}
+FORGET = {"c_x": 4.0, "c_y": 4.0, "c_z": 4.0}  # c δ² = 1
+ALL_ON_ONE = QB.reweighted(ONE)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_T13_fedbioacc_that_forgets_is_fedbio_for_one_local_step_or_one_client(steps):
+    setting = {"local_steps": steps, **BATCH}
+    for quadratic in (QB, ALL_ON_ONE):
+        acc = final(BILEVEL, rk.FedBiOAcc(**ETA, **CONSTANT, **FORGET, first_batch=1), quadratic, **setting)
+        plain = final(BILEVEL, rk.FedBiO(**HALF), quadratic, **setting)
+        if steps == 1 or quadratic is ALL_ON_ONE:
+            same(acc, plain, names="xyz")
+        else:  # the first local step takes the averaged direction
+            differ(acc, plain, names="xyz")
+
+
+def test_T14_fedbio_with_one_client_is_soba():
+    alone = q.make_bilevel(n=1)
+    x, y, v = X0, Y0, np.zeros(q.DY)
+    for _ in range(3 * ROUNDS):
+        d_y, d_v = alone.g_y(x, y), alone.H @ v + alone.f_y(x, y)
+        d_x = alone.f_x(x, y) - alone.E.T @ v
+        x, y, v = x - ETA["eta_x"] * d_x, y - ETA["eta_y"] * d_y, v - ETA["eta_z"] * d_v
+    same(final(BILEVEL, rk.FedBiO(**ETA), alone, local_steps=3), {"x": x, "y": y, "z": -v})
+
+
+@pytest.mark.parametrize("rho", ["all", "active"])
+def test_T21_T22_unequal_local_work(rho):
+    setting = {"participation": 2, **BATCH}
+    weights = np.ones(4) if rho == "active" else q.WEIGHTS
+    quadratic = QB.reweighted(weights)
+    equal = {**setting, "local_steps": taus(3, 3, 3, 3)}
+    shro = final(BILEVEL, rk.ShroFBO(**ETA, **GAMMA, rho=rho), quadratic, **equal)
+    same(shro, final(BILEVEL, rk.SimFBO(**ETA, **GAMMA), quadratic, **equal))
+    # constant directions: D_x = a_i, D_y = −e_i, D_z = −b_i wherever the client is
+    still = {"P", "R", "S", "H", "E"}
+    affine = q.QB([{k: v * (k not in still) for k, v in each.items()} for each in EXACT.data], quadratic.p)
+    steps = taus(1, 4, 2, 3)
+    tau = np.asarray(steps.table)
+    active = Draws(affine.clients(), participation=2, key=BATCH["key"]).participants(0)
+    assert len({*tau[active]}) == 2
+    w = 2 * affine.p[active]  # (n/P) p_i
+    scale = affine.p @ tau if rho == "all" else w @ tau[active]
+    start = {"x": X0, "y": Y0, "z": np.zeros(q.DY)}
+    d = {"x": affine.own("a")[active], "y": -affine.own("e")[active], "z": -affine.own("b")[active]}
+    unequal = {**setting, "local_steps": steps}
+    same(final(BILEVEL, rk.ShroFBO(**ETA, **GAMMA, rho=rho), affine, 1, **unequal),
+         {v: start[v] - GAMMA["gamma_" + v] * scale * (w @ d[v]) for v in "xyz"})  # fmt: skip
+    same(final(BILEVEL, rk.SimFBO(**ETA, **GAMMA), affine, 1, **unequal),
+         {v: start[v] - GAMMA["gamma_" + v] * (w * tau[active]) @ d[v] for v in "xyz"})  # fmt: skip
+
+
+def test_T23_asfbo_coefficients():
+    """Where the directions are noise alone, what the server gets is Σ a^k ξ_k: DY equations for the τ = DY numbers a^k."""
+    tau = q.DY
+    data = {name: np.zeros_like(value) for name, value in q.make_bilevel(n=1).data[0].items()}
+    silent = q.QB([{**data, "sigma": np.ones(1)}], np.ones(1))
+    xi = np.stack([q.noise(3, 0, 0, k, "lower y")[1] for k in range(tau)])
+
+    def coefficients(beta):
+        rates = {"beta": beta, "clip_x": (1.0, 1.0), "clip_y": (1.0, 1.0), "clip_z": (1.0, 1.0)}
+        moved = Y0 - np.asarray(final(NOISY, rk.ASFBO(**rates), silent, 1, local_steps=tau, key=3)["y"])
+        return np.linalg.solve(xi.T, moved)  # ρ γ Σ_k m^k / τ = Σ_k m^k
+
+    np.testing.assert_allclose(coefficients(1.0), np.ones(tau), rtol=1e-10)
+    np.testing.assert_allclose(coefficients(1e-12), [tau, 0, 0, 0], atol=1e-9)
+    for beta in (0.1, 0.5, 0.9):
+        a = coefficients(beta)
+        left = (1 - beta) ** (tau - np.arange(tau))
+        np.testing.assert_allclose(a, np.append((1 - left[0]) / beta, 1 - left[1:]), rtol=1e-9)
+        np.testing.assert_allclose(a.sum(), tau, rtol=1e-10)
+
+
+def test_T20_mefbo_with_one_client_and_step_is_a_simultaneous_projected_step():
+    alone = q.make_bilevel(n=1)
+    problem = rk.Bilevel(q.upper, q.lower, x_set=rk.Box(-0.4, 0.1), y_set=rk.Box(-0.5, 0.25))
+    gamma_x, gamma_y, gamma_t, c, nu = 0.9, 0.2, 0.25, 3.0, 1.2
+    algorithm = rk.MeFBO(gamma_x=gamma_x, gamma_y=gamma_y, gamma_theta=gamma_t, c=c, nu=nu)
+
+    def step(x, y, theta, jacobi):
+        new = theta - gamma_t * (alone.g_y(x, theta) + (theta - y) / nu)
+        new = np.clip(new, -0.5, 0.25)
+        theta, kept = (theta if jacobi else new), new
+        new_x = np.clip(x - gamma_x * (alone.f_x(x, y) / c - alone.E.T @ (y - theta)), -0.4, 0.1)
+        x = x if jacobi else new_x
+        new_y = np.clip(y - gamma_y * (alone.f_y(x, y) / c + alone.g_y(x, y) - (y - theta) / nu), -0.5, 0.25)
+        return new_x, new_y, kept
+
+    v = X0, Y0, Y0
+    for _ in range(ROUNDS):
+        v = step(*v, jacobi=True)
+    made = final(problem, algorithm, alone)
+    same(made, dict(zip(("x", "y", "theta"), v, strict=True)))
+    end = final(problem, algorithm, alone, 3000)
+    end = [np.asarray(end[name]) for name in ("x", "y", "theta")]
+    assert any(
+        0 < np.sum((b == -0.4) | (b == 0.1) | (b == -0.5) | (b == 0.25)) < b.size for b in end
+    )  # some bound, not all
+    for jacobi in (True, False):  # MEHA's order (new θ in x, new x in y) makes another sequence with the same limit
+        for a, b in zip(step(*end, jacobi=jacobi), end, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-10)
+    assert max(np.abs(a - b).max() for a, b in zip(step(X0, Y0, Y0, True), step(X0, Y0, Y0, False), strict=True)) > 1e-3
+
+
+# --- a lower level of each client's own ------------------------------------------------------------------------------
+
+NEUMANN = {"eta_x": 0.1, "eta_y": 0.15, "neumann_step": 0.3}
+
+
+def kept(algorithm, quadratic, **setting):
+    solution = q.run(LOCAL, algorithm, quadratic, ROUNDS, **setting)
+    return {"x": solution.x, "y": solution.y}
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_T16_T17_local_variants(steps):
+    setting = {"local_steps": steps, **BATCH}
+    half = {**NEUMANN, "eta_x": 0.05, "eta_y": 0.075}
+    forget = {**NEUMANN, **CONSTANT, "c_x": 4.0, "c_y": 4.0, "first_batch": 1}
+    for quadratic in (QB, ALL_ON_ONE):
+        plain = kept(rk.FedBiOLocal(**half, products=3), quadratic, **setting)
+        acc = kept(rk.FedBiOAccLocal(**forget, products=3), quadratic, **setting)
+        if quadratic is ALL_ON_ONE:
+            same({"x": acc["x"], "y": acc["y"][0]}, {"x": plain["x"], "y": plain["y"][0]})
+        elif steps == 1:
+            same(acc, plain)
+        else:
+            differ(acc, plain)
+    if steps == 1:
+        same(
+            kept(rk.DistBiO(**NEUMANN, products=3), QB, **setting),
+            kept(rk.FedBiOLocal(**NEUMANN, products=3), QB, **setting),
+        )
+        some = {**NEUMANN, **CONSTANT, "c_x": 1.0, "c_y": 2.0, "products": 3}
+        same(kept(rk.DistBiOAcc(**some), QB, **setting), kept(rk.FedBiOAccLocal(**some), QB, **setting))
+
+
+def test_T18_fedbio_local_with_a_long_series_follows_the_exact_hypergradient():
+    alone = q.make_bilevel(n=1)
+    made = q.run(LOCAL, rk.FedBiOLocal(**NEUMANN, products=150), alone, 1)
+    z = np.linalg.solve(alone.H, alone.f_y(X0, Y0))
+    np.testing.assert_allclose((X0 - made.x) / 0.1, alone.f_x(X0, Y0) + alone.E.T @ z, rtol=1e-10)
+    np.testing.assert_allclose((Y0 - made.y[0]) / 0.15, alone.g_y(X0, Y0), rtol=1e-10)
+
+
+# --- minimax ---------------------------------------------------------------------------------------------------------
+
+GDA = {"eta_x": 0.1, "eta_y": 0.15}
+
+
+def test_T31_fedsgda_plus_with_server_steps_one_is_local_sgda_plus():
+    setting = {"local_steps": 3, **BATCH}
+    same(final(MINIMAX, rk.FedSGDAPlus(**GDA, snapshot=2), QM, 5, **setting),
+         final(MINIMAX, rk.LocalSGDAPlus(**GDA, snapshot=2), QM, 5, **setting))  # fmt: skip
+    every_round = final(MINIMAX, rk.FedSGDAPlus(**GDA, snapshot=1), QM, **BATCH)
+    same(every_round, final(MINIMAX, rk.LocalSGDA(**GDA), QM, **BATCH))
+    differ(every_round, final(MINIMAX, rk.FedSGDAPlus(**GDA, gamma_x=1.3, gamma_y=0.8, snapshot=1), QM, **BATCH))
+
+
+def test_T32_fedsgda_m_that_forgets_is_local_sgda_for_any_number_of_steps():
+    for quadratic in (QM, QM.reweighted(np.ones(4))):
+        plain = final(MINIMAX, rk.LocalSGDA(**GDA), quadratic, local_steps=3, **BATCH)
+        same(
+            final(MINIMAX, rk.FedSGDAM(**GDA, alpha=1.0, beta=1.0, first_batch=1), quadratic, local_steps=3, **BATCH),
+            plain,
+        )
+        differ(
+            final(MINIMAX, rk.FedSGDAM(**GDA, alpha=0.9, beta=0.9, first_batch=1), quadratic, local_steps=3, **BATCH),
+            plain,
+        )
+
+
+KINDS = {
+    "Local SGDA": rk.LocalSGDA(**GDA),
+    "Local SGDA+": rk.LocalSGDAPlus(**GDA, snapshot=2),
+    "FedSGDA+": rk.FedSGDAPlus(**GDA, snapshot=2),
+    "FedSGDA-M": rk.FedSGDAM(**GDA, alpha=1.0, beta=1.0, first_batch=1),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_T35_one_batch_for_both_gradients_and_both_at_the_old_point(name):
+    # with directions that are the drawn example's own a_j and b_j, both moves tell j
+    zero = {k: np.zeros_like(v) for k, v in QM.data[0].items()}
+    labels = np.arange(3.0)[:, None]
+    example = {**zero, "a": labels * np.ones(q.DX), "b": labels * np.ones(q.DY)}
+    alone = q.QM([example] * 4, np.full(4, 0.25)).reweighted(ONE)
+    seen = set()
+    for key in range(6):
+        made = final(MINIMAX, KINDS[name], alone, 1, local_steps=3, batch_size=2, key=key)
+        x, y = (X0 - made["x"]) / GDA["eta_x"], (made["y"] - Y0) / GDA["eta_y"]
+        np.testing.assert_allclose(x, np.full(q.DX, y[0]), rtol=1e-10)
+        seen.add(round(float(x[0]), 6))
+    assert len(seen) > 2  # the draws did differ
+    # exact gradients: Jacobi, y's at the snapshot where there is one
+    exact = q.make_minimax(sizes=3).reweighted(ONE)
+    own, x, y, snapshot = exact.alone(0), X0, Y0, X0
+    for t in range(3):
+        for _ in range(3):
+            old = snapshot if "+" in name else x
+            x, y = x - GDA["eta_x"] * own.f_x(x, y), y + GDA["eta_y"] * own.f_y(old, y)
+        snapshot = x if (t + 1) % 2 == 0 else snapshot
+    same(final(MINIMAX, KINDS[name], exact, 3, local_steps=3, **BATCH), {"x": x, "y": y})
+
+
+def test_T37_minimax_as_bilevel_has_z_zero_and_the_same_hypergradient():
+    clients = QM.clients()
+    for problem in (MINIMAX, MINIMAX.as_bilevel()):
+        each = jax.jit(partial(rk.measures.hypergradient, problem, clients))(X0, Y0)
+        np.testing.assert_allclose(each.gradient, QM.gradient(X0), rtol=1e-9)
+        np.testing.assert_allclose(each.y, QM.y_star(X0), rtol=1e-9)
+        np.testing.assert_allclose(each.z, np.zeros(q.DY), atol=1e-10)
+
+
+# --- client weighting ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_T38_primal_dual_with_everybody_active_is_descent_ascent_on_its_lagrangian(inner):
+    toy, d = q.make_weighting(), 3
+    penalty, eta_x, eta_w, eta_l = 1.4, 0.05, 0.04, 0.06
+    x, w, dual = np.array([0.3, 0.2, 0.4, 0.1]), np.linspace(0.4, -0.2, d), np.zeros(d)
+
+    def lagrangian(w, dual):
+        clients = sum(
+            x_i * (dual @ toy.grad(each, w) + penalty * toy.loss(each, w))
+            for x_i, each in zip(x, toy.data, strict=True)
+        )
+        return toy.loss(toy.server, w) + clients
+
+    def derivative(f, v):  # by complex steps: exact to rounding
+        return np.array([f(v + 1e-40j * row).imag / 1e-40 for row in np.eye(d)])
+
+    start = x, w
+    for _ in range(4):
+        for k in range(inner):
+            g_w, g_l = derivative(lambda v: lagrangian(v, dual), w), derivative(lambda v: lagrangian(w, v), dual)
+            if k == inner - 1:
+                slopes = toy.grads(w) @ dual
+            w, dual = w - eta_w * g_w, dual + eta_l * g_l
+        x = simplex(x - eta_x * slopes)
+    algorithm = rk.PrimalDual(eta_x=eta_x, eta_w=eta_w, eta_lambda=eta_l, penalty=penalty, inner=inner)
+    made = q.run(rk.ClientWeighting(q.weighting_loss), algorithm, toy, 4, *start, participation=rk.Bernoulli(1.0))
+    same(made.state.server, {"x": x, "w": w, "lambda": dual})
+    assert np.linalg.norm(x - start[0]) > 1e-3
+
+
+def simplex(v):
+    """The shift by bisection."""
+    low, high = v.min() - 1, v.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
+    return np.maximum(v - low, 0)
