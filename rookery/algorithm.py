@@ -22,7 +22,7 @@ from rookery.clients import Clients, Split
 from rookery.keys import ALGORITHM, BATCH, SERVER, Stream, fold
 from rookery.oracles import Objective, Tally, on_batch, on_whole_set
 from rookery.participation import Steps
-from rookery.problems import Flat
+from rookery.problems import Flat, Minimax
 
 Tree = Any
 Weighting = str | Callable[[Tree, Array], Array] | Mapping[str, "Weighting"]
@@ -45,6 +45,8 @@ class Exchange:
     draw                                             "round": the participants of the round; "fresh": new ones from
                                                      here on (their carry is void)
     when(server, ctx) -> bool                        skip the exchange where false; it then costs nothing
+    private(server) -> dict                          what is sent to one participant each: arrays with a leading axis of
+                                                     slots; a participant sees its row beside what is broadcast
     """
 
     down: Callable[[Tree], Tree]
@@ -53,6 +55,7 @@ class Exchange:
     weighting: Weighting = "average"
     draw: Literal["round", "fresh"] = "round"
     when: Callable[[Tree, "Context"], Any] | None = None
+    private: Callable[[Tree], Tree] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ class Local(_Oracles):
     id, round, index     the client's number, the round, the pass of the enclosing ``Repeat``
     tau, max_tau         its number of local steps (maybe traced), and the largest possible one
     last                 the last round in which it was counted, −1 if never
+    x0                   x at the start of the run, which everybody knows
     """
 
     def __init__(
@@ -161,6 +165,7 @@ class Local(_Oracles):
         round: Any,
         index: Any,
         last: Any,
+        x0: Array,
         row: Any = None,
         tally: Tally | None = None,
         trace: Callable[[Any, Tree], None] | None = None,
@@ -176,6 +181,7 @@ class Local(_Oracles):
         self.round = round
         self.index = index
         self.last = last
+        self.x0 = x0
         self.tau = steps.draw(key, id, round)
         self.max_tau = steps.high
 
@@ -184,10 +190,14 @@ class Local(_Oracles):
         return self._on("grad_f", self._clients.upper, self._batch_size[1], ahead, times, (step, "upper " + draw, 0))
 
     def g(self, step: Any = 0, draw: str = "x", *, ahead: int = 0, times: int = 1, number: Any = 0) -> Objective:
-        """The lower objective on a minibatch of lower data; ``number`` tells apart draws of one name."""
-        return self._on(
-            "grad_g", self._clients.lower, self._batch_size[0], ahead, times, (step, "lower " + draw, number)
-        )
+        """The lower objective on a minibatch of lower data; ``number`` tells apart draws of one name.
+
+        Of a minimax problem it is −f, on the data and with the batch size of f.
+        """
+        address = (step, "lower " + draw, number)
+        if isinstance(self._flat.problem, Minimax):
+            return self._on("grad_g", self._clients.upper, self._batch_size[1], ahead, times, address)
+        return self._on("grad_g", self._clients.lower, self._batch_size[0], ahead, times, address)
 
     def _on(
         self, unit: str, split: Split, size: int | None, ahead: int, times: int, address: tuple[Any, str, Any]
@@ -196,11 +206,6 @@ class Local(_Oracles):
             self._streams[ahead] = Stream(self._key, BATCH, self.id, self.round + ahead)
         size = None if size is None else size * times
         return self._objective(unit, split, self._row, self.id, size, self._streams[ahead], address)
-
-    @property
-    def unseen_x(self) -> Array:
-        """A stand-in for x where a client's loss does not depend on it and x was not sent."""
-        return jnp.zeros(self._flat.x.size, self._flat.x.dtype)
 
     def loop(self, body: Callable[[Any, Tree], Tree], start: Tree, first: int = 0) -> Tree:
         """The local loop: ``state = body(k, state)`` for k = first, ..., τ−1."""

@@ -125,6 +125,13 @@ class Objective:
         self._count("hvp")
         return jax.jvp(lambda v: jax.grad(self._value, argnums=1)(x, v), (y,), (z,))[1]
 
+    def hessian(self, x: Array, y: Array) -> Array:
+        """∇²_yy as a matrix: one product for each of its columns. For small references only."""
+        if self._tally is not None:
+            with self._tally.repeated((y.size, 0)):
+                self._count("hvp")
+        return jax.hessian(self._value, argnums=1)(x, y)
+
     def cross(self, x: Array, y: Array, z: Array) -> Array:
         """∇²_xy · z, a vector like x."""
         self._count("jvp")

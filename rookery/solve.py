@@ -283,10 +283,12 @@ class _Run:
         y = [layouts[1].ravel(y0) for y0 in y0s]
         own = any(each is not clients for each in all_clients)
         if lanes is None:
-            setting = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0])
+            setting = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
             return cls(setting, x[0], y[0], evaluate, engine or Simulator(), None, False)
         tables = _stack_clients(all_clients) if own else clients
-        setting = Setting(flat, _stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds))
+        setting = Setting(
+            flat, _stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds), jnp.stack(x)
+        )
         return cls(setting, jnp.stack(x), jnp.stack(y), evaluate, engine or Simulator(), lanes, own)
 
     def lane_setting(self, lane: int) -> Setting:
@@ -300,9 +302,8 @@ class _Run:
         clients = self.setting.clients
         if self.own_clients:
             clients = _map_tables(lambda leaf: leaf[lane], clients)
-        return replace(
-            self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=self.setting.key[lane]
-        )
+        key, x0 = self.setting.key[lane], self.setting.x0[lane]
+        return replace(self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=key, x0=x0)
 
     def go(self, rounds: int, every: int | None, progress: bool | None, start: Solution | State | None) -> Solution:
         """Makes the rounds."""

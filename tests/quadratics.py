@@ -9,6 +9,7 @@ the loss's own key, so that the same draw has the same ξ at every point; ``nois
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +50,15 @@ def weighting_loss(w, batch):
 
 
 def _noise(x, y, batch, key):
-    xi = jax.random.normal(key, (x.size + y.size,), x.dtype)
+    xi = _draw(key, x.size + y.size)
     return batch["sigma"].mean() * (xi[: x.size] @ x + xi[x.size :] @ y)
+
+
+def _draw(key, size):
+    """Mean 0, variance 1, uniform, from the key's own 64 bits: ``jax.random`` would take much longer to compile."""
+    words, j = jax.random.key_data(key), jnp.arange(size, dtype=jnp.uint32)
+    bits = words[0] * (j * jnp.uint32(0x9E3779B2) + jnp.uint32(0x85EBCA77)) + words[1] * (j * jnp.uint32(0x27D4EB2E) + 1)
+    return 12**0.5 * ((bits + 0.5) / 2**32 - 0.5)
 
 
 def noisy_upper(x, y, batch, key):
@@ -65,11 +73,15 @@ def noisy_objective(x, y, batch, key):
     return objective(x, y, batch) + _noise(x, y, batch, key)
 
 
-def noise(seed, client, round, step, name, dx=DX, dy=DY):
-    """(ξ_x, ξ_y) of the draw ``name`` ("upper x", "lower y", ...) of a local step, before the factor σ."""
-    key = Stream(as_key(seed), BATCH, jnp.int32(client), jnp.int32(round)).key(step, name, 0)
-    xi = np.asarray(jax.random.normal(key, (dx + dy,), jnp.float64))
-    return xi[:dx], xi[dx:]
+def noise(seed, name, steps, client=0, round=0):
+    """ξ = (ξ_x, ξ_y) of the draw ``name`` ("upper x", "lower y", ...) of the local steps 0, 1, ..., one row a step."""
+    return np.asarray(_noises(as_key(seed), jnp.arange(steps), name, jnp.int32(client), jnp.int32(round)))
+
+
+@partial(jax.jit, static_argnames="name")
+def _noises(key, steps, name, client, round):
+    stream = Stream(key, BATCH, client, round)
+    return jax.vmap(lambda k: _draw(stream.key(k, name, 0), DX + DY))(steps)
 
 
 # --- QB --------------------------------------------------------------------------------------------------------------
@@ -92,15 +104,13 @@ class QB:
     def reweighted(self, p):
         return replace(self, p=np.asarray(p) / np.sum(p))
 
+    def __post_init__(self):
+        for name in self.data[0]:  # bars: P, a, ..., the p-weighted means
+            object.__setattr__(self, name, np.tensordot(self.p, self.own(name), 1))
+
     def own(self, name):
         """One matrix a client."""
         return np.stack([each[name].mean(0) for each in self.data])
-
-    def __getattr__(self, name):
-        """Bars: the p-weighted mean."""
-        if name.startswith("_") or name not in self.data[0]:
-            raise AttributeError(name)
-        return np.tensordot(self.p, self.own(name), 1)
 
     def alone(self, i):
         """The problem of client i."""

@@ -231,7 +231,7 @@ def test_T23_asfbo_coefficients():
     tau = q.DY
     data = {name: np.zeros_like(value) for name, value in q.make_bilevel(n=1).data[0].items()}
     silent = q.QB([{**data, "sigma": np.ones(1)}], np.ones(1))
-    xi = np.stack([q.noise(3, 0, 0, k, "lower y")[1] for k in range(tau)])
+    xi = q.noise(3, "lower y", tau)[:, q.DX :]
 
     def coefficients(beta):
         rates = {"beta": beta, "clip_x": (1.0, 1.0), "clip_y": (1.0, 1.0), "clip_z": (1.0, 1.0)}
@@ -307,7 +307,7 @@ def test_T16_T17_local_variants(steps):
             kept(rk.DistBiO(**NEUMANN, products=3), QB, **setting),
             kept(rk.FedBiOLocal(**NEUMANN, products=3), QB, **setting),
         )
-        some = {**NEUMANN, **CONSTANT, "c_x": 1.0, "c_y": 2.0, "products": 3}
+        some = {**NEUMANN, **CONSTANT, "c_x": 1.0, "c_y": 2.0, "first_batch": 1, "products": 3}
         same(kept(rk.DistBiOAcc(**some), QB, **setting), kept(rk.FedBiOAccLocal(**some), QB, **setting))
 
 

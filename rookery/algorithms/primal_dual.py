@@ -76,9 +76,9 @@ class PrimalDual(Algorithm):
         return {**up, "slope": jnp.vdot(down["lambda"], up["lambda"])}, keep, carry
 
     def _gradients(self, local: Local, down: Tree, k: Any) -> Tree:
-        w, unseen = down["w"], local.unseen_x  # a client's loss does not see the weights
-        s = local.g(k, "x").grad_y(unseen, w)
-        r = local.g(k, "z").hess(unseen, w, down["lambda"])
+        w = down["w"]
+        s = local.g(k, "x").grad_y(local.x0, w)  # a client's loss does not see the weights: any x will do
+        r = local.g(k, "z").hess(local.x0, w, down["lambda"])
         return {"w": r + self.penalty * s, "lambda": s}
 
     def _number(self, index: Any) -> Any:

@@ -98,21 +98,25 @@ class _Compiled(Walk):
             at = replace(at, draws=jnp.maximum(at.draws, 0))
         down = step.down(at.server)
 
-        def one(id: Array, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-            return step.client(self.setting.local(id, self.round, index, self.last[id]), down, keep, carry)
+        private = {} if step.private is None else _padded(step.private(at.server), at.ids.shape[0])
+
+        def one(id: Array, mine: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+            local = self.setting.local(id, self.round, index, self.last[id])
+            return step.client(local, {**down, **mine}, keep, carry)
+
+        own = (at.ids, private, at.keep, at.carry)
 
         if self.at_once is None or self.at_once >= at.ids.shape[0]:
-            up, keep, carry = jax.vmap(one)(at.ids, at.keep, at.carry)
+            up, keep, carry = jax.vmap(one)(*own)
             received = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, up)
         else:
-            received, keep, carry = self._in_groups(step, one, at)
+            received, keep, carry = self._in_groups(step, one, own, at)
         server = step.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
         activity = self._note(activity, number, at)
         return replace(at, server=server, keep=keep, carry=carry, more=(table, activity))
 
-    def _in_groups(self, step: Exchange, one: Any, at: Moment) -> tuple[Tree, Tree, Tree]:
+    def _in_groups(self, step: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
         """The same with a bounded number of clients at a time; the mean is summed up group by group."""
-        own = (at.ids, at.keep, at.carry)
         shapes = eqx.filter_eval_shape(jax.vmap(one), *own)[0]
         weights = slot_weights(step, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
         stacked = [part for part, w in weights.items() if w is None]
@@ -163,6 +167,13 @@ def _put(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
         return leaf.at[jnp.where(mask, ids, leaf.shape[0])].set(new, mode="drop", unique_indices=False)
 
     return jax.tree.map(put, table, rows)
+
+
+def _padded(rows: Tree, slots: int) -> Tree:
+    """Rows for slots that only fill up the last group."""
+    return jax.tree.map(
+        lambda leaf: jnp.pad(leaf, [(0, slots - leaf.shape[0])] + [(0, 0)] * (leaf.ndim - 1), mode="edge"), rows
+    )
 
 
 def _as_after(carry: Tree, after: Tree) -> Tree:
@@ -226,6 +237,7 @@ def _lane_axes(setting: Setting, lanes: str) -> Setting:
         steps=None,  # type: ignore[arg-type]
         batch_size=setting.batch_size,
         key=0,  # type: ignore[arg-type]
+        x0=0,  # type: ignore[arg-type]
     )
 
 

@@ -33,6 +33,7 @@ class Setting:
     steps: Steps
     batch_size: tuple[int | None, int | None]
     key: Array
+    x0: Array
 
     def local(self, id: Any, round: Any, index: Any, last: Any, **more: Any) -> Local:
         """What participant ``id`` sees."""
@@ -46,6 +47,7 @@ class Setting:
             round=round,
             index=index,
             last=last,
+            x0=self.x0,
             **more,
         )
 
@@ -71,7 +73,7 @@ class Setting:
 
 jax.tree_util.register_dataclass(
     Setting,
-    data_fields=["flat", "algorithm", "clients", "participation", "steps", "key"],
+    data_fields=["flat", "algorithm", "clients", "participation", "steps", "key", "x0"],
     meta_fields=["batch_size"],
 )
 
@@ -201,6 +203,8 @@ class Counting(Walk):
         tally, server_tally = Tally(), Tally()
         down = step.down(at.server)
         local = self.setting.local(at.ids[0], self.round, index, jnp.int32(-1), tally=tally)
+        if step.private is not None:
+            down = {**down, **jax.tree.map(lambda leaf: leaf[0], step.private(at.server))}
         up, keep, carry = step.client(local, down, at.keep, None if step.draw == "fresh" else at.carry)
         if not isinstance(up, dict):
             raise TypeError(f"client must upload a dictionary of arrays, got {type(up).__name__}")
@@ -263,6 +267,7 @@ class Careful(Walk):
         else:
             at = replace(at, draws=max(at.draws, 0))
         down = step.down(at.server)
+        private = {} if step.private is None else step.private(at.server)
         results = []
         for slot in range(at.ids.shape[0]):
             client = int(at.ids[slot])
@@ -273,8 +278,8 @@ class Careful(Walk):
                     first_bad.append((k, name))
 
             local = self.setting.local(client, self.round, index, self.last[client], trace=look)
-            own = jax.tree.map(lambda leaf, slot=slot: leaf[slot], (at.keep, at.carry))
-            up, keep, carry = step.client(local, down, *own)
+            mine, own, kept = jax.tree.map(lambda leaf, slot=slot: leaf[slot], (private, at.keep, at.carry))
+            up, keep, carry = step.client(local, {**down, **mine}, own, kept)
             results.append((up, keep, carry))
             if bool(at.mask[slot]) and (name := not_finite(up)):
                 self.found = (number, client, first_bad[0][0] if first_bad else None, name)
