@@ -234,12 +234,18 @@ class Local(_Oracles):
                 return body(jnp.int32(0), start)
         return jax.lax.fori_loop(0, count, body, start)
 
-    def at_start(self, first: Callable[[], Tree], otherwise: Tree) -> Tree:
-        """``first()`` in round 0, ``otherwise`` in all others (for which ``first`` is not computed)."""
+    def at_start(self, first: Callable[[], Tree], otherwise: Callable[[], Tree]) -> Tree:
+        """``first()`` in round 0, ``otherwise()`` in all others; only one of them is computed."""
+        if not callable(otherwise):
+            known = otherwise
+            otherwise = lambda: known
         if self._tally is not None:
             with self._tally.start():
-                return first()
-        return jax.lax.cond(self.round == 0, first, lambda: otherwise)
+                first()
+            with self._tally.start(times=-1):
+                otherwise()
+            return otherwise()
+        return jax.lax.cond(self.round == 0, first, otherwise)
 
 
 class Context(_Oracles):

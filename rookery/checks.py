@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.algorithm import Algorithm, Exchange, Repeat, Server, Step
+from rookery.algorithm import Algorithm, Exchange, Local, Repeat, Server, Step
 from rookery.clients import Clients
 from rookery.engines.simulator import Simulator
 from rookery.layout import Layout
@@ -38,7 +38,7 @@ def check_algorithm(algorithm: Algorithm, problem: str | None = None) -> None:
         a lane of ``solve_many`` is the run that ``solve`` makes, up to rounding
         with some of the clients a round, and unequal numbers of local steps if it takes them, it stays finite
         x and y stay in their sets
-        the bytes counted are the sizes of what ``down`` and ``client`` return
+        the bytes counted are the sizes of what a participant receives and uploads
         a changed rate is not compiled anew
 
     "Up to rounding" is 1e-12 in float64 and 1e-5 in float32, relative.
@@ -190,17 +190,13 @@ class _Overheard(Algorithm):
         return tuple(heard), number
 
     def _exchange(self, step: Exchange, number: int) -> Exchange:
-        def down(server: Tree) -> Tree:
-            message = step.down(server)
-            self.seen.down.setdefault(number, set()).add(_size(message))
-            return message
-
-        def client(*arguments: Any) -> tuple[Tree, Tree, Tree]:
-            up, keep, carry = step.client(*arguments)
+        def client(local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+            up, keep, carry = step.client(local, down, keep, carry)
+            self.seen.down.setdefault(number, set()).add(_size(down))
             self.seen.up.setdefault(number, set()).add(_size(up))
             return up, keep, carry
 
-        return replace(step, down=down, client=client)
+        return replace(step, client=client)
 
 
 class _Points:

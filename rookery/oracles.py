@@ -67,11 +67,12 @@ class Tally:
         self._times = before
 
     @contextmanager
-    def start(self) -> Iterator[None]:
-        """Calls made inside happen in round 0 only."""
-        self._at_start = True
+    def start(self, times: int = 1) -> Iterator[None]:
+        """Calls made inside happen in round 0 only (with ``times`` = −1: in all rounds but that)."""
+        before = self._times
+        self._at_start, self._times = True, times * before
         yield
-        self._at_start = False
+        self._at_start, self._times = False, before
 
     def counts(self, at_start: bool = False) -> dict[str, tuple[int, int]]:
         """(a, b) of every unit that was called."""
@@ -83,7 +84,7 @@ class Tally:
                     total[unit] += self._calls[draw, at_start, unit]
                 else:
                     x, y = self._calls[draw, at_start, unit + ".x"], self._calls[draw, at_start, unit + ".y"]
-                    total[unit] += max(x, y, key=lambda count: (count[1], count[0]))
+                    total[unit] += max(x, y, key=lambda count: (abs(count[1]), abs(count[0])))
         return {unit: (int(total[unit][0]), int(total[unit][1])) for unit in UNITS if total[unit].any()}
 
 
@@ -230,12 +231,11 @@ def projected_descent(
 
     def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         count, v, s, _ = state
-        here, g = value(v), slope(v)
+        g = slope(v)
 
-        def too_long(s: Array) -> Array:
+        def too_long(s: Array) -> Array:  # by slopes: differences of values drown in rounding near the minimiser
             d = project(v - s * g) - v
-            bound = here + jnp.vdot(g, d) + jnp.vdot(d, d) / (2 * s) + 1e-14 * jnp.abs(here)
-            return (value(v + d) > bound) & (s > 1e-12)
+            return (jnp.vdot(slope(v + d) - g, d) > jnp.vdot(d, d) / s) & (s > 1e-12)
 
         s = jax.lax.while_loop(too_long, lambda s: s / 2, 2 * s)
         new = project(v - s * g)

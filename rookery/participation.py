@@ -20,8 +20,11 @@ class Participation(eqx.Module):
         """The number of slots among ``n`` clients."""
         raise NotImplementedError
 
-    def draw(self, key: Array, n: int, round: Any) -> tuple[Array, Array]:
-        """(ids, mask): ids in increasing order where the mask is true; a slot that is not used repeats a real id."""
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
+        """(ids, mask) of draw ``number`` of a round: ids in increasing order where the mask is true.
+
+        A slot that is not used repeats a real id.
+        """
         raise NotImplementedError
 
     def check(self, n: int) -> None:
@@ -35,7 +38,7 @@ class Full(Participation):
         """All of them."""
         return n
 
-    def draw(self, key: Array, n: int, round: Any) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
         """All ids."""
         return jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool)
 
@@ -53,7 +56,7 @@ class Uniform(Participation):
         """``count`` of them."""
         return self.count
 
-    def draw(self, key: Array, n: int, round: Any) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
         """Floyd's algorithm: O(count) whatever n is."""
         if self.count == n:
             return Full().draw(key, n, round)
@@ -81,7 +84,7 @@ class Bernoulli(Participation):
         """All that occur but once in 10⁹ rounds (all n for up to 64 clients)."""
         return n if n <= 64 else min(n, int(binom.isf(1e-9, n, self.probability)) + 1)
 
-    def draw(self, key: Array, n: int, round: Any) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
         """|C| from a table, then Floyd's algorithm."""
         if self.probability == 1:
             return Full().draw(key, n, round)
@@ -93,30 +96,35 @@ class Bernoulli(Participation):
 
 
 class Replay(Participation):
-    """Repeats recorded participants: ``trace[t]`` lists the ids of round t. Repeats the last entry afterwards."""
+    """Repeats recorded participants: ``trace[t]`` lists the ids of round t, or a list of them for each of its draws.
+
+    A round (or draw) beyond the record repeats the last one.
+    """
 
     ids: Array
     mask: Array
 
-    def __init__(self, trace: Sequence[Sequence[int]]):
-        if not len(trace) or any(len(ids) == 0 for ids in trace):
+    def __init__(self, trace: Sequence[Any]):
+        rounds = [[list(ids)] if np.ndim(ids[0]) == 0 else [list(draw) for draw in ids] for ids in trace if len(ids)]
+        if not rounds or len(rounds) != len(trace) or any(not draw for draws in rounds for draw in draws):
             raise ValueError(f"Replay: every round needs at least one participant, got {trace!r}")
-        for round, ids in enumerate(trace):
-            if len(set(ids)) != len(ids):
-                raise ValueError(f"Replay: a client takes part once a round, got {list(ids)} in round {round}")
-        width = max(len(ids) for ids in trace)
-        padded = [sorted(ids) + [min(ids)] * (width - len(ids)) for ids in trace]
-        self.ids = jnp.asarray(padded, jnp.int32)
-        self.mask = jnp.arange(width) < jnp.asarray([[len(ids)] for ids in trace])
+        for round, draws in enumerate(rounds):
+            for ids in draws:
+                if len(set(ids)) != len(ids):
+                    raise ValueError(f"Replay: a client takes part once a round, got {ids} in round {round}")
+        width, most = max(len(d) for r in rounds for d in r), max(len(r) for r in rounds)
+        full = [r + [r[-1]] * (most - len(r)) for r in rounds]
+        self.ids = jnp.asarray([[sorted(d) + [min(d)] * (width - len(d)) for d in r] for r in full], jnp.int32)
+        self.mask = jnp.arange(width) < jnp.asarray([[[len(d)] for d in r] for r in full])
 
     def slots(self, n: int) -> int:
         """As many as the fullest round has."""
-        return int(self.ids.shape[1])
+        return int(self.ids.shape[2])
 
-    def draw(self, key: Array, n: int, round: Any) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
         """The recorded round."""
-        round = jnp.minimum(round, self.ids.shape[0] - 1)
-        return self.ids[round], self.mask[round]
+        at = jnp.minimum(round, self.ids.shape[0] - 1), jnp.minimum(number, self.ids.shape[1] - 1)
+        return self.ids[at], self.mask[at]
 
     def check(self, n: int) -> None:
         """All recorded ids are below ``n``."""

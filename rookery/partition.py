@@ -136,7 +136,7 @@ def noisy_labels(
     """
     y = _labels(labels)
     classes = _classes(y, classes)
-    _check(0 < fraction < 1, "fraction", fraction, "must lie in (0, 1)")
+    _check(0 < fraction <= 1, "fraction", fraction, "must lie in (0, 1]")
     _check(classes >= 2 or not different, "classes", classes, "must be at least 2 for a different label")
     rng = _rng(seed, "noisy_labels")
     chosen = rng.permutation(y.size)[: round(fraction * y.size)]

@@ -92,7 +92,7 @@ class Minimax(Problem):
         return -jnp.asarray(self.upper_loss(x, y, batch, key, client))
 
     def as_bilevel(self) -> Bilevel:
-        """The same problem with g = −f, for the bilevel algorithms."""
+        """The same problem with g = −f, for the bilevel algorithms. Clients must hold one set of data, not two."""
         return Bilevel(_Upper(self), _Lower(self), self.x_set, self.y_set)
 
 

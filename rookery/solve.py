@@ -25,7 +25,7 @@ from rookery.keys import as_key
 from rookery.layout import Layout, same_structure
 from rookery.measures import Losses
 from rookery.oracles import UNITS
-from rookery.participation import Participation, Steps, check_participation
+from rookery.participation import Full, Participation, Steps, check_participation
 from rookery.problems import ClientWeighting, Flat, Problem
 from rookery.validation import check_count, check_loss, check_mean_form
 
@@ -247,13 +247,18 @@ class _Run:
         n = clients.n
         if isinstance(problem, ClientWeighting):
             x0s = [jnp.full(n, 1 / n) if x0 is None else x0 for x0 in x0s]
-            if np.shape(x0s[0]) != (n,):
-                raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0s[0])}")
+            for x0 in x0s:
+                if np.shape(x0) != (n,):
+                    raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0)}")
+                if float(jnp.abs(problem.x_set.project(jnp.asarray(x0)) - jnp.asarray(x0)).max()) > 1e-5:
+                    raise ValueError(f"x0 must be in {problem.x_set!r}, got {x0!r}")
         layouts = Layout.of(x0s[0], "x0"), Layout.of(y0s[0], "y0")
         for name, layout, values in (("x0", layouts[0], x0s), ("y0", layouts[1], y0s)):
             for value in values:
                 if Layout.of(value, name) != layout:
                     raise ValueError(f"{name} must have the same structure, shapes and dtypes in all lanes")
+        if layouts[0].dtype != layouts[1].dtype:
+            raise ValueError(f"y0 must have the dtype of x0 ({layouts[0].dtype}), got {layouts[1].dtype}")
         flat = Flat(problem, *layouts)
         problem.x_set.check(x0s[0], "x_set")
         problem.y_set.check(y0s[0], "y_set")
@@ -263,6 +268,8 @@ class _Run:
         steps = Steps.of(local_steps)
         sizes = _batch_sizes(batch_size)
         taking = check_participation(participation, n)
+        if not isinstance(taking, Full) and bool((clients.weights == 0).any()):
+            raise ValueError("weights must be positive where not all clients take part, got a weight of 0")
         needs_upper = not isinstance(problem, ClientWeighting)
         upper = clients.upper if needs_upper else clients.server
         if upper is None:
@@ -276,7 +283,7 @@ class _Run:
                 check_mean_form(loss, split, layouts[0].ravel(x0s[0]), layouts[1].ravel(y0s[0]), name)
         for each in chosen:
             each.check(flat, clients, steps, sizes == (None, None))
-        dtype = jnp.result_type(*(layout.dtype for layout in layouts))
+        dtype = layouts[0].dtype
         ready = [_with_dtype(each, dtype) for each in chosen]
         seeds = [as_key(key) for key in keys]
         x = [layouts[0].ravel(x0) for x0 in x0s]
@@ -334,6 +341,8 @@ class _Run:
                 before = self._row(state.round, costs, activity, before, seconds, metrics)
                 history.append(before)
                 show(made, made / (time.perf_counter() - clock), metrics)
+        if self.lanes is None and int(state.died) >= 0:
+            state = replace(state, round=int(state.died))  # where its iterates are
         x, y = evaluate.output(state)
         return Solution(x, y, history, state, self.lanes, self._divergences(state))
 

@@ -57,7 +57,9 @@ def _noise(x, y, batch, key):
 def _draw(key, size):
     """Mean 0, variance 1, uniform, from the key's own 64 bits: ``jax.random`` would take much longer to compile."""
     words, j = jax.random.key_data(key), jnp.arange(size, dtype=jnp.uint32)
-    bits = words[0] * (j * jnp.uint32(0x9E3779B2) + jnp.uint32(0x85EBCA77)) + words[1] * (j * jnp.uint32(0x27D4EB2E) + 1)
+    bits = words[0] * (j * jnp.uint32(0x9E3779B2) + jnp.uint32(0x85EBCA77)) + words[1] * (
+        j * jnp.uint32(0x27D4EB2E) + 1
+    )
     return 12**0.5 * ((bits + 0.5) / 2**32 - 0.5)
 
 
@@ -178,10 +180,7 @@ class QB:
 
     @property
     def local_x_star(self):
-        zero = np.zeros(len(self.a))
-        m = self.local_gradient(zero)
-        matrix = np.stack([self.local_gradient(row) - m for row in np.eye(len(zero))], axis=1)
-        return -np.linalg.solve(matrix, m)
+        return _zero(self.local_gradient, len(self.a))
 
     def averaged_local(self, x):
         """Σ p_i(∇_x f_i − ∇²_xy g_i H_i⁻¹ ∇_y f_i) at (x, y*(x)): what LFedNest and Local-BSGVR follow."""
@@ -189,6 +188,10 @@ class QB:
         return sum(
             p * (q.f_x(x, y) + q.E.T @ np.linalg.solve(q.H, q.f_y(x, y))) for p, q in zip(self.p, each, strict=True)
         )
+
+    @property
+    def averaged_local_x_star(self):
+        return _zero(self.averaged_local, len(self.a))
 
     # MeFBO
 
@@ -200,6 +203,12 @@ class QB:
         theta = self.theta_star(x, y, nu)
         d_x = self.f_x(x, y) / c - self.E.T @ (y - theta)
         return d_x, self.f_y(x, y) / c + self.g_y(x, y) - (y - theta) / nu
+
+
+def _zero(affine, size):
+    """Where an affine map of x is zero."""
+    m = affine(np.zeros(size))
+    return -np.linalg.solve(np.stack([affine(row) - m for row in np.eye(size)], axis=1), m)
 
 
 # --- QM --------------------------------------------------------------------------------------------------------------
@@ -373,8 +382,8 @@ def path_of(solution, name, size):
 def run(problem, algorithm, quadratic, rounds, x0=None, y0=None, evaluate=nothing, every=None, **setting):
     """``rk.solve``, or ``rk.solve_many`` if there are lists of algorithms or keys."""
     clients = quadratic if isinstance(quadratic, rk.Clients) else quadratic.clients()
-    x0 = jnp.linspace(-0.5, 0.5, DX) if x0 is None else jnp.asarray(x0)
-    y0 = jnp.linspace(0.3, -0.3, DY) if y0 is None else jnp.asarray(y0)
+    x0 = jnp.linspace(-0.5, 0.5, DX) if x0 is None else jax.tree.map(jnp.asarray, x0)
+    y0 = jnp.linspace(0.3, -0.3, DY) if y0 is None else jax.tree.map(jnp.asarray, y0)
     many = isinstance(algorithm, list) or "keys" in setting
     solve = rk.solve_many if many else rk.solve
     return solve(

@@ -199,7 +199,7 @@ def test_mefbo_with_a_constrained_lower_level_ends_where_its_residual_is_zero():
     np.testing.assert_allclose(d_x, 0, atol=1e-12)
     np.testing.assert_allclose(np.clip(y - 0.1 * d_y, low, high), y, atol=1e-12)
     measure = residual(box, QB)
-    assert measure(x, y, 5.0) < 1e-7  # projected_descent gives θ* to about 1e-8 only
+    assert measure(x, y, 5.0) < 1e-9
     assert measure(x + 0.01, y, 5.0) > 1e-3
 
 

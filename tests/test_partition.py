@@ -306,7 +306,7 @@ def test_split_by_number_is_random():
         ("long_tailed", (LABELS - 1, 100), "labels=-1"),
         ("long_tailed", ([], 100), r"labels: .*\(0,\)"),
         ("noisy_labels", (LABELS, 0.0, 0), "fraction=0.0"),
-        ("noisy_labels", (LABELS, 1.0, 0), "fraction=1.0"),
+        ("noisy_labels", (LABELS, 1.5, 0), "fraction=1.5"),
         ("noisy_labels", (LABELS, 0.5, 0, 9), "classes=9: label 9 occurs"),
         ("noisy_labels", ([0, 0], 0.5, 0, None, True), "classes=1"),
         ("split", ([np.arange(5)], 0.0, 0), "fraction=0.0"),

@@ -112,19 +112,30 @@ def check_rates(owner: object, *names: str) -> None:
             require(number and np.isfinite(array).all() and (array >= 0).all(), owner, name, value, "a number >= 0")
 
 
-def check_positive(owner: object, *names: str) -> None:
-    """Positive numbers, infinity included."""
+def check_constant(owner: object, *names: str) -> None:
+    """Not a schedule."""
     for name in names:
         value = getattr(owner, name)
+        require(not isinstance(value, Schedule), owner, name, value, "a number, not a schedule")
+
+
+def check_positive(owner: object, *names: str, schedule: bool = False) -> None:
+    """Positive numbers, infinity included; no schedules unless they are allowed."""
+    for name in names:
+        value = getattr(owner, name)
+        if not schedule:
+            check_constant(owner, name)
         array = known(value)
         if array is not None:
             require(np.issubdtype(array.dtype, np.number) and (array > 0).all(), owner, name, value, "positive")
 
 
-def check_fraction(owner: object, *names: str, zero: bool = False) -> None:
-    """Momentum weights are in (0, 1] (with ``zero``: in [0, 1])."""
+def check_fraction(owner: object, *names: str, zero: bool = False, schedule: bool = False) -> None:
+    """Momentum weights are in (0, 1] (with ``zero``: in [0, 1]); no schedules unless they are allowed."""
     for name in names:
         value = getattr(owner, name)
+        if not schedule:
+            check_constant(owner, name)
         array = known(value)
         if array is not None:
             above = (array >= 0).all() if zero else (array > 0).all()

@@ -1,5 +1,6 @@
 """FedBiO and FedBiOAcc, and their -Local versions with a lower level of each client's own."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from rookery.algorithms.common import (
     Vectors,
     ball,
     batches,
+    check_constant,
     check_count,
     check_positive,
     check_rates,
@@ -36,6 +38,8 @@ class FedBiO(Algorithm):
     Client, for k < τ, all at the old point, five independent batches:
 
         y ← y − η_y ∇_y g,   x ← x − η_x (∇_x f − ∇²_xy g z),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
+
+    The averages of x and y are projected on X and Y at the server.
 
     Args:
         eta_x, eta_y, eta_z: steps.
@@ -82,113 +86,152 @@ class FedBiO(Algorithm):
 
 
 def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
-    """The server takes the averages; x and y are projected if they are constrained."""
-    new = {**server, **mean}
-    return (
-        {**new, "x": ctx.project_x(new["x"]), "y": ctx.project_y(new["y"])}
-        if "y" in new
-        else {**new, "x": ctx.project_x(new["x"])}
-    )
+    """The server takes the averages, projected where they are constrained."""
+    new = {**server, **mean, "x": ctx.project_x(mean["x"])}
+    return {**new, "y": ctx.project_y(mean["y"])} if "y" in mean else new
 
 
-class FedBiOAcc(FedBiO):
-    """FedBiOAcc (Algorithm 1 of its paper): FedBiO with STORM on the three directions; two exchanges a round.
+class TwoAverages(Algorithm):
+    """STORM whose iterates and directions are both averaged: what FedBiOAcc and Local-BSGVR share. Not used directly.
 
     With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions:
 
-        v ← v − η_v δ_s d_v  (z projected),                                 averaged every τ steps
-        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),               averaged every τ steps, at the averaged point
+        v ← v − η_v δ_s d_v,                                       averaged every τ steps
+        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
 
     The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
-
-    Args:
-        delta, offset: δ and u of the schedule.
-        c_x, c_y, c_z: momentum constants; c_v δ_1² must be at most 1.
-        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
-        average_first: average the first directions too, in one more exchange in round 0.
-
-    The others are those of :class:`FedBiO`.
     """
 
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
+    variables: ClassVar[tuple[str, ...]]
+
+    eta_x: Any = 0.1
+    eta_y: Any = 0.1
     delta: Any = 1.0
     offset: Any = 1.0
     c_x: Any = 1.0
     c_y: Any = 1.0
-    c_z: Any = 1.0
     first_batch: int | None = eqx.field(static=True, default=None)
     average_first: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
+        check_rates(self, "offset", *(f"eta_{v}" for v in self.variables))
         check_positive(self, "delta")
-        check_rates(self, "offset")
-        _check_momentum(self, "c_x", "c_y", "c_z")
+        _check_momentum(self, *(f"c_{v}" for v in self.variables))
         if self.first_batch is not None:
             check_count(self, "first_batch")
 
     def init(self, x: Array, y: Array) -> Tree:
-        """Directions start at the clients, in round 0."""
-        start = super().init(x, y)
-        return {**start, **{"d_" + v: jnp.zeros_like(each) for v, each in start.items()}}
+        """z starts at 0; the first directions are the clients' own, in round 0."""
+        start = {v: {"x": x, "y": y, "z": jnp.zeros_like(y)}[v] for v in self.variables}
+        return {**start, **{f"d_{v}": jnp.zeros_like(each) for v, each in start.items()}}
 
     def round(self) -> tuple[Step, ...]:
         """Iterates first, then the directions at the averaged iterate."""
-        first = Exchange(only("x", "y", "z"), self._first, _replace_directions, when=lambda server, ctx: ctx.round == 0)
-        iterates = Exchange(only("x", "y", "z", "d_x", "d_y", "d_z"), self._client, _replace_iterates)
-        renewed = Exchange(only("x", "y", "z"), self._renew, _replace_directions)
-        return (first, iterates, renewed) if self.average_first else (iterates, renewed)
+        point, both = only(*self.variables), only(*self.variables, *(f"d_{v}" for v in self.variables))
+        first = Exchange(point, self._first, self._set_directions, when=lambda server, ctx: ctx.round == 0)
+        rest = Exchange(both, self._client, _replace_iterates), Exchange(point, self._renew, self._set_directions)
+        return (first, *rest) if self.average_first else rest
+
+    def _at(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
+        """The directions on one draw, as a function of the point."""
+        raise NotImplementedError
+
+    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+        return {n: v[n] - eta[n] * d[n] for n in v}
+
+    def _combine(self, new: Callable[..., Vectors], v: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
+        return storm(new(v), new(old), d, beta)
 
     def _first(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        return self._first_directions(local, down), keep, carry
-
-    def _first_directions(self, local: Local, v: Vectors) -> Vectors:
-        times = self.first_batch or local.max_tau
-        return directions(batches(local, 0, self.tie_batches, times=times), v)
+        return self._at(local, 0, times=self.first_batch or local.max_tau)(down), keep, carry
 
     def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        v = {n: down[n] for n in ("x", "y", "z")}
-        d = {n: down["d_" + n] for n in v}
+        v = {n: down[n] for n in self.variables}
+        d = {n: down["d_" + n] for n in self.variables}
         if not self.average_first:
-            d = local.at_start(lambda: self._first_directions(local, v), d)
+            known = d
+            d = local.at_start(lambda: self._at(local, 0, times=self.first_batch or local.max_tau)(v), lambda: known)
 
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
             s = local.round * local.max_tau + j
-            v = self._move(old, d, self._scaled(local.round, s))
-            b = batches(local, j, self.tie_batches)
-            return v, storm(directions(b, v), directions(b, old), d, self._beta(s))
+            v = self._move(old, d, self._scaled(local.round, s), down)
+            return v, self._combine(self._at(local, j), v, old, d, self._beta(s))
 
         old, d = local.loop(step, (v, d), first=1)
         s = (local.round + 1) * local.max_tau
-        return self._move(old, d, self._scaled(local.round, s)), keep, {"old": old, "d": d, "s": jnp.asarray(s)}
+        v = self._move(old, d, self._scaled(local.round, s), down)
+        return v, keep, {"old": old, "d": d, "s": jnp.asarray(s)}
 
     def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        b = batches(local, 0, self.tie_batches, ahead=1)  # the direction at the first point of the next round
-        return storm(directions(b, down), directions(b, carry["old"]), carry["d"], self._beta(carry["s"])), keep, carry
+        new = self._at(local, 0, ahead=1)  # on the draw of the first point of the next round
+        return self._combine(new, down, carry["old"], carry["d"], self._beta(carry["s"])), keep, carry
+
+    def _set_directions(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+        return {**server, **{f"d_{v}": d for v, d in mean.items()}}
 
     def _delta(self, s: Any) -> Any:
         return self.delta / (self.offset + s) ** (1 / 3)
 
     def _scaled(self, t: Any, s: Any) -> Vectors:
-        return {v: each * self._delta(s) for v, each in self._eta(t).items()}
+        return {v: at(getattr(self, f"eta_{v}"), t) * self._delta(s) for v in self.variables}
 
     def _beta(self, s: Any) -> Vectors:
-        return {v: c * self._delta(s) ** 2 for v, c in (("x", self.c_x), ("y", self.c_y), ("z", self.c_z))}
+        return {v: getattr(self, f"c_{v}") * self._delta(s) ** 2 for v in self.variables}
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """c_v = 0 never forgets: it is for whole sets only. All clients make the same number of steps."""
-        _check_whole_sets(self, whole_sets, "c_x", "c_y", "c_z")
+        _check_whole_sets(self, whole_sets, *(f"c_{v}" for v in self.variables))
         _check_equal_steps(self, steps)
 
 
-def _replace_directions(ctx: Context, server: Tree, mean: Tree) -> Tree:
-    return {**server, **{"d_" + v: d for v, d in mean.items()}}
+class FedBiOAcc(TwoAverages):
+    """FedBiOAcc (Algorithm 1 of its paper): STORM on the directions of FedBiO for x, y and z; two exchanges a round.
+
+    With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions, v = x, y, z:
+
+        v ← v − η_v δ_s d_v  (z projected),                        averaged every τ steps
+        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
+
+    The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
+
+    Args:
+        eta_x, eta_y, eta_z: steps.
+        delta, offset: δ and u of the schedule.
+        c_x, c_y, c_z: momentum constants; c_v δ_1² must be at most 1.
+        radius: r of the ball for z, applied after every local step.
+        tie_batches: one f batch and one g batch for the three directions, at half the cost.
+        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
+        average_first: average the first directions too, in one more exchange in round 0.
+    """
+
+    paper: ClassVar[str] = "FedBiOAcc"
+    status: ClassVar[str] = "P"
+    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
+
+    eta_z: Any = 0.05
+    c_z: Any = 1.0
+    radius: Any = float("inf")
+    tie_batches: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        check_positive(self, "radius")
+
+    def _at(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
+        b = batches(local, k, self.tie_batches, ahead, times)
+        return lambda v: directions(b, v)
+
+    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+        new = super()._move(v, d, eta, down)
+        return {**new, "z": ball(new["z"], self.radius)}
 
 
 class FedBiOLocal(Algorithm):
     """FedBiO-Local (Algorithm 3 of FedBiOAcc's paper): each client keeps its own y_i; only x travels.
 
-    Client, for k < τ:  y_i ← y_i − η_y ∇_y g_i(x, y_i),   x ← x − η_x Φ_i(x, y_i), at the old point, with Φ_i the local
-    hypergradient by a Neumann series of ``products`` Hessian-vector products (2.2). Then x is averaged.
+    Client, for k < τ:  y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← x − η_x Φ_i(x, y_i), at the old point, with Φ_i the
+    local hypergradient by a Neumann series of ``products`` Hessian-vector products. Then x is averaged.
 
     Args:
         eta_x, eta_y: steps.
@@ -287,15 +330,18 @@ class FedBiOAccLocal(FedBiOLocal):
         """x first, then d_x at the averaged x."""
         return (
             Exchange(only("x", "d_x"), self._client, _replace_iterates),
-            Exchange(only("x"), self._renew, _replace_directions),
+            Exchange(only("x"), self._renew, lambda ctx, server, mean: {**server, "d_x": mean["x"]}),
         )
 
     def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         v = {"x": down["x"], "y": keep["y"]}
         times = self.first_batch or local.max_tau
-        missed = local.last != local.round - 1
-        d = {"x": down["d_x"], "y": jnp.where(missed, self._d_y(local, 0, v), keep["d_y"])}
-        d = local.at_start(lambda: self._directions(local, 0, v, times=times), d)
+
+        def known() -> Vectors:  # a client that missed a round renews d_y (under vmap everybody pays for that gradient)
+            missed = local.last != local.round - 1
+            return {"x": down["d_x"], "y": jnp.where(missed, self._d_y(local, 0, v), keep["d_y"])}
+
+        d = local.at_start(lambda: self._directions(local, 0, v, times=times), known)
 
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
@@ -353,6 +399,7 @@ class DistBiOAcc(FedBiOAccLocal):
 def _check_momentum(owner: Any, *names: str) -> None:
     """c_v δ_1² <= 1, δ_1 the largest δ."""
     check_rates(owner, *names)
+    check_constant(owner, "offset", *names)
     delta, offset = known(owner.delta), known(owner.offset)
     for name in names:
         c = known(getattr(owner, name))

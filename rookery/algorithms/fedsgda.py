@@ -1,4 +1,8 @@
-"""Minimax by local descent-ascent: Local SGDA, Local SGDA+, FedSGDA+ and FedSGDA-M."""
+"""Minimax by local descent-ascent: Local SGDA, Local SGDA+, FSGDA, FedSGDA+, SAGDA, and those that average estimates of
+the gradients as well: Momentum Local SGDA and FedSGDA-M.
+
+Members differ in where and how the two directions of a local step are taken, and in the server's step.
+"""
 
 from typing import Any, ClassVar
 
@@ -7,8 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
-from rookery.algorithms.common import check_count, check_fraction, check_rates, known, only, require
+from rookery.algorithms.common import Vectors, add, check_count, check_fraction, check_rates, known, only, require
 from rookery.clients import Clients
+from rookery.oracles import Objective
 from rookery.participation import Steps
 from rookery.problems import Flat
 from rookery.schedules import at
@@ -16,7 +21,65 @@ from rookery.schedules import at
 Tree = Any
 
 
-class LocalSGDA(Algorithm):
+class DescentAscent(Algorithm):
+    """What the family shares: τ local descent-ascent steps, then averages of the iterates.
+
+        x ← x − η_x d_x,   y ← Π_Y(y + η_y d_y),   d = (∇_x f, ∇_y f)(x, y; ξ), one batch ξ and the old point for both
+
+    A member says what its steps (``_eta``) and its directions d are.
+    """
+
+    solves: ClassVar[tuple[str, ...]] = ("minimax",)
+    _sent: ClassVar[tuple[str, ...]] = ("x", "y")
+
+    def round(self) -> tuple[Step, ...]:
+        """One exchange of iterates."""
+        return (Exchange(only(*self._sent), self._client, self._server),)
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        return self._descend(local, _point(down), down), keep, carry
+
+    def _descend(self, local: Local, v: Vectors, seen: Tree) -> Vectors:
+        """The local steps from v of a client that has ``seen`` the broadcast, and maybe more."""
+        return local.loop(lambda k, v: self._step(local, k, v, seen), v)
+
+    def _step(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
+        return self._move(local, v, self._directions(local, k, v, seen))
+
+    def _directions(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
+        f_x, f_y = local.f(k).grad(v["x"], v["y"])
+        return {"x": f_x, "y": f_y}
+
+    def _move(self, local: Local, v: Vectors, d: Vectors) -> Vectors:
+        eta = self._eta(local.round)
+        return {"x": v["x"] - eta["x"] * d["x"], "y": local.project_y(v["y"] + eta["y"] * d["y"])}
+
+    def _eta(self, t: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+        return {**server, **mean, **self._project(ctx, mean)}
+
+    def _project(self, ctx: Context, v: Tree) -> Vectors:
+        return {"x": ctx.project_x(v["x"]), "y": ctx.project_y(v["y"])}
+
+
+def server_step(server: Tree, mean: Tree, gamma_x: Any, gamma_y: Any) -> Tree:
+    """``mean`` with v̄ + γ_v (mean v_i − v̄) in the place of the means of v = x, y."""
+    gamma = {"x": gamma_x, "y": gamma_y}
+    return {**mean, **{v: server[v] + gamma[v] * (mean[v] - server[v]) for v in gamma}}
+
+
+def correction(seen: Tree) -> Vectors:
+    """c − c_i: what control variates add to a client's directions."""
+    return {v: seen["c_" + v] - seen["own_" + v] for v in ("x", "y")}
+
+
+def _point(tree: Tree) -> Vectors:
+    return {"x": tree["x"], "y": tree["y"]}
+
+
+class LocalSGDA(DescentAscent):
     """Local SGDA: τ local descent-ascent steps with one batch for both gradients, then averages of the iterates.
 
         x ← x − η_x ∇_x f(x, y),   y ← Π_Y(y + η_y ∇_y f(x, y)),   both at the old point
@@ -25,7 +88,6 @@ class LocalSGDA(Algorithm):
         eta_x, eta_y: steps.
     """
 
-    solves: ClassVar[tuple[str, ...]] = ("minimax",)
     paper: ClassVar[str] = "FedSGDA"
     status: ClassVar[str] = "P"
 
@@ -35,26 +97,8 @@ class LocalSGDA(Algorithm):
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y")
 
-    def round(self) -> tuple[Step, ...]:
-        """One exchange of iterates."""
-        return (Exchange(only("x", "y"), self._client, self._server),)
-
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        eta_x, eta_y = at(self.eta_x, local.round), at(self.eta_y, local.round)
-
-        def step(k: Any, v: tuple[Array, Array]) -> tuple[Array, Array]:
-            x, y = v
-            f_x, f_y = self._gradients(local, k, x, y, down)
-            return x - eta_x * f_x, local.project_y(y + eta_y * f_y)
-
-        x, y = local.loop(step, (down["x"], down["y"]))
-        return {"x": x, "y": y}, keep, carry
-
-    def _gradients(self, local: Local, k: Any, x: Array, y: Array, down: Tree) -> tuple[Array, Array]:
-        return local.f(k).grad(x, y)
-
-    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        return {**server, "x": ctx.project_x(mean["x"]), "y": ctx.project_y(mean["y"])}
+    def _eta(self, t: Any) -> dict[str, Any]:
+        return {"x": at(self.eta_x, t), "y": at(self.eta_y, t)}
 
 
 class LocalSGDAPlus(LocalSGDA):
@@ -62,9 +106,13 @@ class LocalSGDAPlus(LocalSGDA):
 
         x ← x − η_x ∇_x f(x, y),   y ← Π_Y(y + η_y ∇_y f(x̃, y));   x̃ ← x every ``snapshot`` rounds
 
+    The snapshot is sent every round, for new participants have not seen it.
+
     Args:
         snapshot: S, rounds between snapshots.
     """
+
+    _sent: ClassVar[tuple[str, ...]] = ("x", "y", "snapshot")
 
     snapshot: int = eqx.field(static=True, default=1)
 
@@ -75,24 +123,42 @@ class LocalSGDAPlus(LocalSGDA):
         """The first snapshot is the start."""
         return {"x": x, "y": y, "snapshot": x}
 
-    def round(self) -> tuple[Step, ...]:
-        """One exchange of iterates; the snapshot is sent every round, for new participants have not seen it."""
-        return (Exchange(only("x", "y", "snapshot"), self._client, self._server),)
-
-    def _gradients(self, local: Local, k: Any, x: Array, y: Array, down: Tree) -> tuple[Array, Array]:
+    def _directions(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
         f = local.f(k)
-        return f.grad_x(x, y), f.grad_y(down["snapshot"], y)
+        return {"x": f.grad_x(v["x"], v["y"]), "y": f.grad_y(seen["snapshot"], v["y"])}
 
     def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        new = self._move(ctx, server, mean)
+        new = super()._server(ctx, server, mean)
         due = (ctx.round + 1) % self.snapshot == 0
         return {**new, "snapshot": jnp.where(due, new["x"], server["snapshot"])}
 
-    def _move(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        return super()._server(ctx, server, mean)
+
+class FSGDA(LocalSGDA):
+    """FSGDA: Local SGDA with steps at the server; SAGDA without its control variates.
+
+        v̄ ← v̄ + γ_v (mean v_i − v̄),   v = x, y;   x̄ is then projected on X and ȳ on Y
+
+    Args:
+        gamma_x, gamma_y: server steps; above 1 they extrapolate.
+
+    The others are those of :class:`LocalSGDA`.
+    """
+
+    paper: ClassVar[str] = "SAGDA"
+    status: ClassVar[str] = "D"
+
+    gamma_x: Any = 1.0
+    gamma_y: Any = 1.0
+
+    def __check_init__(self) -> None:
+        check_rates(self, "gamma_x", "gamma_y")
+
+    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+        gamma = at(self.gamma_x, ctx.round), at(self.gamma_y, ctx.round)
+        return super()._server(ctx, server, server_step(server, mean, *gamma))
 
 
-class FedSGDAPlus(LocalSGDAPlus):
+class FedSGDAPlus(FSGDA, LocalSGDAPlus):
     """FedSGDA+ (Algorithm 1 of FedSGDA's paper): Local SGDA+ with steps at the server, for nonconvex-concave problems.
 
         x̄ ← x̄ + γ_x (mean x_i − x̄),   ȳ ← ȳ + γ_y (mean y_i − ȳ)
@@ -100,24 +166,103 @@ class FedSGDAPlus(LocalSGDAPlus):
     Args:
         gamma_x, gamma_y: server steps; above 1 they extrapolate.
         project_server: project ȳ on Y after an extrapolation, which may leave it.
+
+    The others are those of :class:`LocalSGDAPlus`.
     """
 
     name: ClassVar[str] = "FedSGDA+"
+    paper: ClassVar[str] = "FedSGDA"
+    status: ClassVar[str] = "P"
 
-    gamma_x: Any = 1.0
-    gamma_y: Any = 1.0
     project_server: bool = eqx.field(static=True, default=True)
 
+    def _project(self, ctx: Context, v: Tree) -> Vectors:
+        return {"x": ctx.project_x(v["x"]), "y": ctx.project_y(v["y"]) if self.project_server else v["y"]}
+
+
+class SAGDA(FSGDA):
+    """SAGDA: FSGDA with control variates from the participants of the round, so that local steps do not drift apart.
+
+    First exchange: c_v,i = ∇_v f_i(x̄, ȳ; ξ_i) and its mean c_v, v = x, y. Second exchange, local steps along
+
+        ∇_v f_i(x, y; ξ) − c_v,i + c_v
+
+    Clients keep nothing between rounds: the anchors c_i are taken afresh, on a batch of their own. The rates are those of
+    :class:`FSGDA`.
+    """
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """c is set anew by every round."""
+        return {"x": x, "y": y, "c_x": jnp.zeros_like(x), "c_y": jnp.zeros_like(y)}
+
+    def round(self) -> tuple[Step, ...]:
+        """One exchange of anchors, one of iterates; the second need not send the iterates again."""
+        return (
+            Exchange(only("x", "y"), self._anchor, lambda ctx, server, c: {**server, **c}),
+            Exchange(only("c_x", "c_y"), self._client, self._server),
+        )
+
+    def _anchor(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        c_x, c_y = local.f(0, "anchor").grad(down["x"], down["y"])
+        return {"c_x": c_x, "c_y": c_y}, keep, {**down, "own_x": c_x, "own_y": c_y}
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        return self._descend(local, _point(carry), {**carry, **down}), keep, carry
+
+    def _directions(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
+        return add(super()._directions(local, k, v, seen), correction(seen))
+
+
+class MomentumLocalSGDA(LocalSGDA):
+    """Momentum Local SGDA: Local SGDA along moving averages of the gradients, for NC-SC and NC-PL problems.
+
+        x ← x − η_x d_x,   y ← Π_Y(y + η_y d_y),   then   d_v ← (1 − β_v) d_v + β_v ∇_v f(new point; new batch)
+
+    x, y, d_x, d_y are averaged every τ steps. The first d_v are each client's own gradients at the start.
+
+    Args:
+        beta_x, beta_y: weights of the new gradient, in (0, 1].
+
+    The others are those of :class:`LocalSGDA`.
+    """
+
+    paper: ClassVar[str] = "Momentum Local SGDA"
+    status: ClassVar[str] = "K"
+    _sent: ClassVar[tuple[str, ...]] = ("x", "y", "d_x", "d_y")
+
+    beta_x: Any = 0.5
+    beta_y: Any = 0.5
+
     def __check_init__(self) -> None:
-        check_rates(self, "gamma_x", "gamma_y")
+        check_fraction(self, "beta_x", "beta_y")
 
-    def _move(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        x = server["x"] + at(self.gamma_x, ctx.round) * (mean["x"] - server["x"])
-        y = server["y"] + at(self.gamma_y, ctx.round) * (mean["y"] - server["y"])
-        return {**server, "x": ctx.project_x(x), "y": ctx.project_y(y) if self.project_server else y}
+    def init(self, x: Array, y: Array) -> Tree:
+        """The first directions are the clients' own, in round 0."""
+        return {"x": x, "y": y, "d_x": jnp.zeros_like(x), "d_y": jnp.zeros_like(y)}
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        v = _point(down)
+        d = local.at_start(lambda: self._directions(local, 0, v, down), lambda: {"x": down["d_x"], "y": down["d_y"]})
+
+        def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
+            v, d = state
+            v = self._move(local, v, d)
+            return v, self._average(local.f(k), v, d)
+
+        v, d = local.loop(step, (v, d), first=1)
+        v = self._move(local, v, d)
+        d = self._average(local.f(0, ahead=1), v, d)  # the last point of a round stands for the first of the next one
+        return {**v, "d_x": d["x"], "d_y": d["y"]}, keep, carry
+
+    def _average(self, f: Objective, v: Vectors, d: Vectors) -> Vectors:
+        f_x, f_y = f.grad(v["x"], v["y"])
+        return {
+            "x": (1 - self.beta_x) * d["x"] + self.beta_x * f_x,
+            "y": (1 - self.beta_y) * d["y"] + self.beta_y * f_y,
+        }
 
 
-class FedSGDAM(Algorithm):
+class FedSGDAM(LocalSGDA):
     """FedSGDA-M (Algorithm 2 of FedSGDA's paper): STORM estimates u, v of the gradients, for NC-PL and NC-SC problems.
 
     For s = 1, 2, ..., one batch B for all four gradients, x, y, u, v averaged every τ steps:
@@ -134,18 +279,13 @@ class FedSGDAM(Algorithm):
         first_batch: how many ordinary batches make the first estimates; by default the number of local steps.
     """
 
-    solves: ClassVar[tuple[str, ...]] = ("minimax",)
-    paper: ClassVar[str] = "FedSGDA"
-    status: ClassVar[str] = "P"
+    _sent: ClassVar[tuple[str, ...]] = ("x", "y", "u", "v")
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
     alpha: Any = 0.5
     beta: Any = 0.5
     first_batch: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_rates(self, "eta_x", "eta_y")
         check_fraction(self, "alpha", "beta", zero=True)
         if self.first_batch is not None:
             check_count(self, "first_batch")
@@ -158,22 +298,17 @@ class FedSGDAM(Algorithm):
         """A client keeps its previous point."""
         return {"x": x, "y": y}
 
-    def round(self) -> tuple[Step, ...]:
-        """One exchange of iterates and estimates."""
-        return (Exchange(only("x", "y", "u", "v"), self._client, self._server),)
-
     def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         stayed = local.last == local.round - 1
         old = {n: jnp.where(stayed, keep[n], down[n]) for n in ("x", "y")}
-        v = {"x": down["x"], "y": down["y"]}
+        v = _point(down)
         times = self.first_batch or local.max_tau
 
         def first() -> Tree:
             u, v_ = local.f(0, times=times).grad(v["x"], v["y"])
             return {"u": u, "v": v_}
 
-        d = self._estimate(local, 0, v, old, {"u": down["u"], "v": down["v"]})
-        d = local.at_start(first, d)
+        d = local.at_start(first, lambda: self._estimate(local, 0, v, old, {"u": down["u"], "v": down["v"]}))
 
         def step(k: Any, state: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
             v, old, d = state
@@ -191,12 +326,8 @@ class FedSGDAM(Algorithm):
             "v": new_y + (1 - self.beta) * (d["v"] - old_y),
         }
 
-    def _move(self, local: Local, v: Tree, d: Tree) -> Tree:
-        eta_x, eta_y = at(self.eta_x, local.round), at(self.eta_y, local.round)
-        return {"x": v["x"] - eta_x * d["u"], "y": local.project_y(v["y"] + eta_y * d["v"])}
-
-    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        return {**mean, "x": ctx.project_x(mean["x"]), "y": ctx.project_y(mean["y"])}
+    def _move(self, local: Local, v: Vectors, d: Vectors) -> Vectors:
+        return super()._move(local, v, {"x": d["u"], "y": d["v"]})
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """A weight of 0 never forgets: it is for whole sets only."""

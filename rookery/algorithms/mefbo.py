@@ -21,7 +21,7 @@ Tree = Any
 class MeFBO(Algorithm):
     """MeFBO (Algorithm 1 of its paper): only first derivatives; the lower level may be nonconvex.
 
-    Client, from (x, y, θ) of the server, for k < τ, with one batch of f and one of g for all of it:
+    Client, from (x, y, θ) of the server, for k < τ, with one batch of f and one of g a step:
 
         h_θ = ∇_y g(x, θ) + (θ − y)/ν
         h_y = ∇_y f(x, y)/c + ∇_y g(x, y) − (y − θ)/ν
@@ -55,7 +55,8 @@ class MeFBO(Algorithm):
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y", "eta_theta", "gamma_x", "gamma_y", "gamma_theta")
-        check_positive(self, "c", "nu")
+        check_positive(self, "nu")
+        check_positive(self, "c", schedule=True)
 
     def init(self, x: Array, y: Array) -> Tree:
         """θ starts at y."""
@@ -89,7 +90,7 @@ class MeFBO(Algorithm):
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """Warns of a ν or of steps that cannot be stable, where L_2 and μ are given."""
-        rates = [known(rate) for rate in (self.nu, self.gamma_y, self.gamma_theta)]
+        rates = [known(at(rate, 0)) for rate in (self.nu, self.gamma_y, self.gamma_theta)]
         if self.smoothness is None or any(rate is None for rate in rates):
             return
         nu, gamma_y, gamma_theta = (float(jnp.max(jnp.asarray(rate))) for rate in rates)
@@ -98,7 +99,7 @@ class MeFBO(Algorithm):
                 f"MeFBO: the theory asks for nu < 1/(2 L_2) = {1 / (2 * self.smoothness):g}, got {nu:g}", stacklevel=4
             )
         if self.convexity is not None:
-            for h in (self.convexity, self.smoothness):
+            for h in (self.convexity, self.smoothness):  # between them the condition then holds too (φ = 0)
                 if not stable(gamma_y, gamma_theta, nu, h):
                     warnings.warn(
                         f"MeFBO: gamma_y={gamma_y:g}, gamma_theta={gamma_theta:g}, nu={nu:g} are unstable where the lower "

@@ -34,7 +34,7 @@ class SimFBO(Algorithm):
     """SimFBO: τ_i simultaneous local steps on (x, y, z); the server steps along the sum of the directions.
 
     Client: v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point; it uploads q_v = Σ_k D_v.
-    Server: v ← v − γ_v Σ (n/P)p_i q_v,i, z projected on the ball of ``radius``. D_v are those of
+    Server: v ← v − γ_v Σ (n/P)p_i q_v,i, z projected on the ball of ``radius``, x and y on X and Y. D_v are those of
     :func:`rookery.algorithms.common.directions`.
 
     Args:
@@ -152,7 +152,8 @@ class ASFBO(ShroFBO):
         decay: ϱ.  epsilon: ε.
         clip_x, clip_y, clip_z: (low, high) bounds of the adaptive rates.
 
-    The others are those of :class:`ShroFBO`; the defaults are the paper's.
+    The others are those of :class:`ShroFBO`. Defaults are the paper's where it gives them (not β, radius, rho). Clipping
+    comes last: γ_v = 0 freezes v only together with clip_v = (0, 0).
     """
 
     paper: ClassVar[str] = "ASFBO"
@@ -173,7 +174,7 @@ class ASFBO(ShroFBO):
 
     def __check_init__(self) -> None:
         check_fraction(self, "beta")
-        check_fraction(self, "decay", zero=True)
+        check_fraction(self, "decay", zero=True, schedule=True)
         check_positive(self, "epsilon")
         for name in ("clip_x", "clip_y", "clip_z"):
             low, high = getattr(self, name)
@@ -204,7 +205,8 @@ class ASFBO(ShroFBO):
         sizes, gamma = {}, {}
         clips = {"x": self.clip_x, "y": self.clip_y, "z": self.clip_z}
         for v, rate in self._gamma(ctx.round).items():
-            s = self.decay * server["s_" + v] + (1 - self.decay) * jnp.linalg.norm(h[v])
+            decay = at(self.decay, ctx.round)
+            s = decay * server["s_" + v] + (1 - decay) * jnp.linalg.norm(h[v])
             sizes["s_" + v] = s
             gamma[v] = rho * jnp.clip(rate / (s + self.epsilon), *clips[v])
         return {**server, **self._step(ctx, server, h, gamma), **sizes}

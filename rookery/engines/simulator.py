@@ -10,7 +10,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm import Exchange, Repeat, Server
-from rookery.engines.walk import Careful, Moment, Setting, Walk, combine, count_steps, mean_of, slot_weights
+from rookery.engines.walk import (
+    Careful,
+    Moment,
+    Setting,
+    Walk,
+    all_finite,
+    combine,
+    count_steps,
+    get_rows,
+    mean_of,
+    put_rows,
+    slot_weights,
+)
 from rookery.layout import same_structure
 
 Tree = Any
@@ -55,13 +67,15 @@ def initial_state(setting: Setting, x: Array, y: Array) -> State:
 class _Compiled(Walk):
     """Participants side by side under ``vmap``; loops and choices inside the program.
 
-    ``Moment.more`` holds (keep of all clients, activity): activity[step] = how often the step was executed, by how many
-    participants, with how many local steps together; the same once more for round 0 alone.
+    ``Moment.more`` holds the table of what all clients keep, when each was last counted, whether all is finite, and the
+    activity: activity[step] = how often the step was executed, by how many participants, with how many local steps
+    together; the same once more for round 0 alone.
     """
 
-    def __init__(self, setting: Setting, round: Any, last: Array, at_once: int | None):
-        super().__init__(setting, round)
-        self.last = last
+    def __init__(self, setting: Setting, state: "State", at_once: int | None):
+        super().__init__(setting, state.round)
+        self.last = state.last
+        self.alive = state.died < 0
         self.at_once = at_once
 
     def draw(self, number: Any) -> tuple[Array, Array]:
@@ -89,11 +103,11 @@ class _Compiled(Walk):
         return jax.lax.cond(wanted, do, lambda at: at, at)
 
     def _exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
-        table, activity = at.more
         if step.draw == "fresh":
-            table = _put(table, at.ids, at.mask, at.keep)
+            table, last, finite, activity = self.count(at)
             ids, mask = self.draw(at.draws + 1)
-            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=_get(table, ids))
+            more = table, last, finite, activity
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=get_rows(table, ids), more=more)
         else:
             at = replace(at, draws=jnp.maximum(at.draws, 0))
         down = step.down(at.server)
@@ -112,8 +126,17 @@ class _Compiled(Walk):
         else:
             received, keep, carry = self._in_groups(step, one, own, at)
         server = step.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
-        activity = self._note(activity, number, at)
-        return replace(at, server=server, keep=keep, carry=carry, more=(table, activity))
+        table, last, finite, activity = at.more
+        finite = finite & all_finite((received, keep))
+        more = table, last, finite, self._note(activity, number, at)
+        return replace(at, server=server, keep=keep, carry=carry, more=more)
+
+    def count(self, at: Moment) -> tuple[Tree, Array, Array, Array]:
+        """Writes back what the participants of the present draw keep, unless a number was not finite."""
+        table, last, finite, activity = at.more
+        counted = at.mask & self.alive & finite & (at.draws >= 0)
+        now = jnp.full(at.ids.shape, self.round, jnp.int32)
+        return put_rows(table, at.ids, counted, at.keep), put_rows(last, at.ids, counted, now), finite, activity
 
     def _in_groups(self, step: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
         """The same with a bounded number of clients at a time; the mean is summed up group by group."""
@@ -142,9 +165,9 @@ class _Compiled(Walk):
 
     def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
         """The server's step."""
-        table, activity = at.more
         at = super().server(step, at, index, number)
-        return replace(at, more=(table, self._note(activity, number, at)))
+        table, last, finite, activity = at.more
+        return replace(at, more=(table, last, finite, self._note(activity, number, at)))
 
     def _note(self, activity: Array, number: int, at: Moment) -> Array:
         steps = self.setting.steps
@@ -153,20 +176,8 @@ class _Compiled(Walk):
         else:
             taus = jax.vmap(lambda id: steps.draw(self.setting.key, id, self.round))(at.ids)
         now = jnp.stack([jnp.int32(1), at.mask.sum(dtype=jnp.int32), jnp.where(at.mask, taus, 0).sum(dtype=jnp.int32)])
+        now = jnp.where(self.alive, now, 0)  # a frozen lane costs nothing
         return activity.at[number].add(jnp.stack([now, jnp.where(self.round == 0, now, 0)]))
-
-
-def _get(table: Tree, ids: Array) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[ids], table)
-
-
-def _put(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
-    """Writes the participants' rows; those of unused slots are dropped."""
-
-    def put(leaf: Array, new: Array) -> Array:
-        return leaf.at[jnp.where(mask, ids, leaf.shape[0])].set(new, mode="drop", unique_indices=False)
-
-    return jax.tree.map(put, table, rows)
 
 
 def _padded(rows: Tree, slots: int) -> Tree:
@@ -184,24 +195,18 @@ def _as_after(carry: Tree, after: Tree) -> Tree:
 
 
 def _one_round(setting: Setting, state: State, activity: Array, at_once: int | None) -> tuple[State, Array]:
-    walk = _Compiled(setting, state.round, state.last, at_once)
+    walk = _Compiled(setting, state, at_once)
     ids, mask = walk.draw(0)
-    at = Moment(state.server, _get(state.keep, ids), None, ids, mask, jnp.int32(-1), (state.keep, activity))
+    more = (state.keep, state.last, jnp.bool_(True), activity)
+    at = Moment(state.server, get_rows(state.keep, ids), None, ids, mask, jnp.int32(-1), more)
     at = walk.run(setting.algorithm.round(), at)
-    table, activity = at.more
-    floats = [leaf for leaf in jax.tree.leaves(at.server) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all()
-    alive = (state.died < 0) & finite
-    counted = at.mask & alive
-    now = jnp.full(at.ids.shape, state.round, jnp.int32)
-    state = State(
-        state.round,
-        jax.tree.map(lambda new, old: jnp.where(alive, new, old), at.server, state.server),
-        _put(table, at.ids, counted, at.keep),
-        _put(state.last, at.ids, counted, now),
-        jnp.where((state.died < 0) & ~finite, state.round, state.died),
-    )
-    return state, activity
+    table, last, finite, activity = at.more
+    finite = finite & all_finite(at.server)
+    table, last, finite, activity = walk.count(replace(at, more=(table, last, finite, activity)))
+    alive = walk.alive & finite
+    server = jax.tree.map(lambda new, old: jnp.where(alive, new, old), at.server, state.server)
+    died = jnp.where(walk.alive & ~finite, state.round, state.died)
+    return State(state.round, server, table, last, died), activity
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -257,7 +262,7 @@ def diagnose(setting: Setting, state: State, round: int) -> tuple[int, int, int 
     Returns (exchange, client, local step, name) of the first upload that is not finite; ``None`` if all are finite (then
     it is the server's own step that broke).
     """
-    walk = Careful(setting, round, state.last)
+    walk = Careful(setting, round, state.last, state.keep)
     ids, mask = setting.participants(round, 0)
-    walk.run(setting.algorithm.round(), Moment(state.server, _get(state.keep, ids), None, ids, mask, -1))
+    walk.run(setting.algorithm.round(), Moment(state.server, get_rows(state.keep, ids), None, ids, mask, -1))
     return walk.found

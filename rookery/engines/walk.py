@@ -68,7 +68,7 @@ class Setting:
 
     def participants(self, round: Any, fresh: Any) -> tuple[Array, Array]:
         """(ids, mask) of a round's draw number ``fresh``."""
-        return self.participation.draw(fold(self.key, PARTICIPANTS, round, fresh), self.clients.n, round)
+        return self.participation.draw(fold(self.key, PARTICIPANTS, round, fresh), self.clients.n, round, fresh)
 
 
 jax.tree_util.register_dataclass(
@@ -132,6 +132,26 @@ class Walk:
 def count_steps(steps: tuple[Step, ...]) -> int:
     """The number of steps in the text of a round (a loop's body once)."""
     return sum(count_steps(step.steps) if isinstance(step, Repeat) else 1 for step in steps)
+
+
+def get_rows(table: Tree, ids: Array) -> Tree:
+    """What these clients keep."""
+    return jax.tree.map(lambda leaf: leaf[ids], table)
+
+
+def put_rows(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
+    """Writes what the participants keep; rows of unused slots are dropped."""
+
+    def put(leaf: Array, new: Array) -> Array:
+        return leaf.at[jnp.where(mask, ids, leaf.shape[0])].set(new, mode="drop")
+
+    return jax.tree.map(put, table, rows)
+
+
+def all_finite(tree: Tree) -> Array:
+    """Whether no float in the tree is a NaN or an infinity."""
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]).all() if floats else jnp.bool_(True)
 
 
 def slot_weights(
@@ -240,9 +260,10 @@ def costs_of(setting: Setting, x: Array, y: Array) -> list[Cost]:
 class Careful(Walk):
     """One participant after the other, eagerly, looking for the first number that is not finite."""
 
-    def __init__(self, setting: Setting, round: int, last: Array):
+    def __init__(self, setting: Setting, round: int, last: Array, table: Tree):
         super().__init__(setting, round)
         self.last = last
+        self.table = table
         self.found: tuple[int, int, int | None, str] | None = None
         """(exchange, client, local step, name of the array)."""
 
@@ -262,8 +283,10 @@ class Careful(Walk):
         ):
             return at
         if step.draw == "fresh":
+            self.table = put_rows(self.table, at.ids, at.mask, at.keep)
             ids, mask = self.setting.participants(self.round, at.draws + 1)
-            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None)
+            keep = get_rows(self.table, ids)
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=keep)
         else:
             at = replace(at, draws=max(at.draws, 0))
         down = step.down(at.server)
@@ -281,7 +304,7 @@ class Careful(Walk):
             mine, own, kept = jax.tree.map(lambda leaf, slot=slot: leaf[slot], (private, at.keep, at.carry))
             up, keep, carry = step.client(local, {**down, **mine}, own, kept)
             results.append((up, keep, carry))
-            if bool(at.mask[slot]) and (name := not_finite(up)):
+            if bool(at.mask[slot]) and (name := not_finite({**up, "kept": keep})):
                 self.found = (number, client, first_bad[0][0] if first_bad else None, name)
                 return at
         up, keep, carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)

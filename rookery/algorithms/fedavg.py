@@ -1,0 +1,43 @@
+"""FedAvg: the single-level reference."""
+
+from typing import Any, ClassVar
+
+from jax import Array
+
+from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
+from rookery.algorithms.common import check_rates, only
+from rookery.schedules import at
+
+Tree = Any
+
+
+class FedAvg(Algorithm):
+    """FedAvg on the lower level alone: x stays where it starts (all samples of weight 1, say), only y is learned.
+
+    Client, for k < τ:  y ← y − η_y ∇_y g(x0, y);  then y is averaged.
+
+    Args:
+        eta_y: step.
+    """
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
+    paper: ClassVar[str] = "FedBiOAcc"
+    status: ClassVar[str] = "P"
+
+    eta_y: Any = 0.1
+
+    def __check_init__(self) -> None:
+        check_rates(self, "eta_y")
+
+    def round(self) -> tuple[Step, ...]:
+        """One exchange of y."""
+        return (Exchange(only("y"), self._client, self._server),)
+
+    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        def step(k: Any, y: Array) -> Array:
+            return y - at(self.eta_y, local.round) * local.g(k, "y").grad_y(local.x0, y)
+
+        return {"y": local.loop(step, down["y"])}, keep, carry
+
+    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+        return {**server, "y": ctx.project_y(mean["y"])}
