@@ -7,11 +7,37 @@ functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with a
 from rookery import measures, partition
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server
 from rookery.algorithms import algorithms
+from rookery.algorithms.aggitd import FBOAggITD
+from rookery.algorithms.codasca import CODASCA, CODAPlus
+from rookery.algorithms.commfedbio import CommFedBiO
+from rookery.algorithms.fedavg import FedAvg
 from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
-from rookery.algorithms.fedsgda import FedSGDAM, FedSGDAPlus, LocalSGDA, LocalSGDAPlus
+from rookery.algorithms.fedmbo import FedMBO
+from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestSVRG
+from rookery.algorithms.fedsgda import (
+    FSGDA,
+    SAGDA,
+    FedSGDAM,
+    FedSGDAPlus,
+    LocalSGDA,
+    LocalSGDAPlus,
+    MomentumLocalSGDA,
+)
+from rookery.algorithms.localbs import AdaFBiO, LocalBSGM, LocalBSGVR
 from rookery.algorithms.mefbo import MeFBO
 from rookery.algorithms.primal_dual import PrimalDual
 from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
+from rookery.algorithms.weighting import (
+    AFL,
+    AverageWeights,
+    ExactGD,
+    FedNestCW,
+    FixedWeights,
+    RfhoCW,
+    SustainCW,
+    ValidationOnly,
+)
+from rookery.checks import check_algorithm
 from rookery.clients import Clients, Split
 from rookery.engines.simulator import Simulator
 from rookery.history import History
@@ -24,42 +50,65 @@ from rookery.solve import Diverged, Divergence, Lanes, Solution, solve, solve_ma
 __version__ = "0.1.0"
 
 __all__ = [
+    "AFL",
     "ASFBO",
+    "CODASCA",
+    "FSGDA",
     "LAASFBO",
+    "SAGDA",
+    "AdaFBiO",
     "Algorithm",
+    "AverageWeights",
     "Ball",
     "Bernoulli",
     "Bilevel",
     "Box",
+    "CODAPlus",
     "ClientWeighting",
     "Clients",
+    "CommFedBiO",
     "Context",
     "Cosine",
     "DistBiO",
     "DistBiOAcc",
     "Diverged",
     "Divergence",
+    "ExactGD",
     "Exchange",
+    "FBOAggITD",
+    "FedAvg",
     "FedBiO",
     "FedBiOAcc",
     "FedBiOAccLocal",
     "FedBiOLocal",
+    "FedMBO",
+    "FedNest",
+    "FedNestCW",
+    "FedNestMinimax",
+    "FedNestSGD",
     "FedSGDAM",
     "FedSGDAPlus",
+    "FixedWeights",
     "Full",
     "History",
+    "LFedNest",
+    "LFedNestSVRG",
     "Lanes",
     "Local",
+    "LocalBSGM",
+    "LocalBSGVR",
     "LocalSGDA",
     "LocalSGDAPlus",
     "MeFBO",
     "Minimax",
+    "MomentumLocalSGDA",
     "NonNegative",
     "Power",
     "PrimalDual",
     "Product",
     "Repeat",
     "Replay",
+    "RfhoCW",
     "Schedule",
     "Server",
     "ShroFBO",
@@ -69,9 +118,12 @@ __all__ = [
     "Solution",
     "Split",
     "Steps",
+    "SustainCW",
     "Uniform",
+    "ValidationOnly",
     "WholeSpace",
     "algorithms",
+    "check_algorithm",
     "measures",
     "partition",
     "solve",

@@ -182,8 +182,25 @@ class Local(_Oracles):
         self.index = index
         self.last = last
         self.x0 = x0
-        self.tau = steps.draw(key, id, round)
-        self.max_tau = steps.high
+        self._steps = steps
+        self._tau: Any = None
+
+    @property
+    def tau(self) -> Any:
+        """τ_i: a number if it is the same for all, else drawn for this client and round."""
+        if self._tau is None:
+            self._tau = self._steps.draw(self._key, self.id, self.round)
+        return self._tau
+
+    @property
+    def max_tau(self) -> int:
+        """The largest τ_i possible."""
+        return self._steps.high
+
+    @property
+    def made_steps(self) -> bool:
+        """Whether τ_i was ever asked for."""
+        return self._tau is not None
 
     def f(self, step: Any = 0, draw: str = "x", *, ahead: int = 0, times: int = 1) -> Objective:
         """The upper objective on a minibatch of upper data named by (round + ahead, step, draw), ``times`` as large."""
@@ -209,21 +226,22 @@ class Local(_Oracles):
 
     def loop(self, body: Callable[[Any, Tree], Tree], start: Tree, first: int = 0) -> Tree:
         """The local loop: ``state = body(k, state)`` for k = first, ..., τ−1."""
+        tau = self.tau
         if self._tally is not None:
             with self._tally.repeated((-first, 1)):
                 return body(jnp.int32(first), start)
         if self._trace is not None:
-            for k in range(first, int(self.tau)):
+            for k in range(first, int(tau)):
                 start = body(k, start)
                 self._trace(k, start)
             return start
-        if isinstance(self.tau, int):
-            if self.tau - first <= 1:  # no loop: it would only cost time to compile
-                return body(first, start) if self.tau > first else start
-            return jax.lax.fori_loop(first, self.tau, body, start)
+        if isinstance(tau, int):
+            if tau - first <= 1:  # no loop: it would only cost time to compile
+                return body(first, start) if tau > first else start
+            return jax.lax.fori_loop(first, tau, body, start)
 
         def masked(k: Any, state: Tree) -> Tree:
-            return jax.tree.map(lambda new, old: jnp.where(k < self.tau, new, old), body(k, state), state)
+            return jax.tree.map(lambda new, old: jnp.where(k < tau, new, old), body(k, state), state)
 
         return jax.lax.fori_loop(first, self.max_tau, masked, start)
 

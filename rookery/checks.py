@@ -214,7 +214,7 @@ class _Points:
 
 
 class _Check:
-    """One algorithm on one class of problems. Four programs are compiled in all."""
+    """One algorithm on one class of problems. Three programs are compiled in all."""
 
     def __init__(self, algorithm: Algorithm, kind: str):
         self.name = f"{type(algorithm).__name__} on a {kind} problem"
@@ -237,14 +237,10 @@ class _Check:
         self._in_sets(points)
         self._bytes(seen, first)
         self._repeatable(heard, first, points)
-        with self._doing("all clients drawn"):
-            together = self._run(self.algorithm, participation=Uniform(N), at_once=2)[0]
-        if not self._close(together, first):
-            self._which(first)
         with self._doing("some of the clients a round"):
             points = self._run(self.algorithm, every=1, participation=Bernoulli(0.5), steps=self.unequal)[1]
         self._in_sets(points)
-        self._lanes(heard, first)
+        self._batched(first, self._run(_scaled(heard), 2)[0])
 
     def _repeatable(self, heard: Algorithm, first: Solution, points: _Points) -> None:
         """What must hold bit by bit, with no new program."""
@@ -264,25 +260,28 @@ class _Check:
         resumed = self._run(heard, rounds=ROUNDS - ROUNDS // 2, start=half)[0]
         self._require(_same(first, resumed), "a continued run must be the uninterrupted one, but it differed")
 
-    def _which(self, first: Solution) -> None:
-        """Two things were tried at once: tell which of them failed."""
-        drawn = self._run(self.algorithm, participation=Uniform(N))[0]
-        self._require(
-            self._close(drawn, first), f"Uniform({N}) of {N} clients must be full participation, but it differed"
-        )
-        self._require(False, "computing two clients at a time (clients_at_once) must change nothing, but it did")
+    def _batched(self, *alone: Solution) -> None:
+        """Three things at once, to save programs: lanes, all clients drawn, and two clients computed at a time."""
+        if self._lanes_are(alone, Uniform(N), Simulator(2)):
+            return
+        text = f"Uniform({N}) of {N} clients must be full participation, but it differed"
+        self._require(self._close(self._run(self.algorithm, participation=Uniform(N))[0], alone[0]), text)
+        text = "computing two clients at a time (clients_at_once) must change nothing, but it did"
+        self._require(self._close(self._run(self.algorithm, at_once=2)[0], alone[0]), text)
+        together = "together with clients_at_once " if self._lanes_are(alone, None, None) else ""
+        self._require(False, f"a lane of solve_many {together}must be the run that solve makes, but it differed")
 
-    def _lanes(self, heard: Algorithm, first: Solution) -> None:
-        other = self._run(_scaled(heard), 2)[0]
+    def _lanes_are(
+        self, alone: tuple[Solution, ...], participation: Participation | None, engine: Simulator | None
+    ) -> bool:
         with self._doing("solve_many"):
             many = solve_many(
                 self.problem, [self.algorithm, _scaled(self.algorithm)], self.clients, self.x0, self.y0, rounds=ROUNDS,
-                every=ROUNDS, keys=[1, 2], local_steps=self.steps, batch_size=2, evaluate=_nothing, progress=False,
+                every=ROUNDS, keys=[1, 2], participation=participation, local_steps=self.steps, batch_size=2,
+                evaluate=_nothing, engine=engine, progress=False,
             )  # fmt: skip
         self._require(not many.diverged, f"a lane of solve_many must stay finite where solve does, but {many.diverged}")
-        for lane, single in enumerate((first, other)):
-            same = self._close(many.lane(lane), single)
-            self._require(same, f"a lane of solve_many must be the run that solve makes, but lane {lane} differed")
+        return all(self._close(many.lane(lane), single) for lane, single in enumerate(alone))
 
     def _bytes(self, seen: _Seen, solution: Solution) -> None:
         """Bytes counted = Σ over exchanges of size · participants · executions."""

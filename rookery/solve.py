@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rookery.algorithm import Algorithm
-from rookery.algorithms import by_name, check_solves
+from rookery.algorithms import by_name, check_solves, name_of
 from rookery.clients import Clients
 from rookery.engines.simulator import Simulator, State, advance, diagnose, initial_state
 from rookery.engines.walk import Cost, Setting, costs_of
@@ -219,6 +219,7 @@ class _Run:
     engine: Simulator
     lanes: int | None
     own_clients: bool
+    costs: list[Cost]
 
     @classmethod
     def of(
@@ -289,14 +290,17 @@ class _Run:
         x = [layouts[0].ravel(x0) for x0 in x0s]
         y = [layouts[1].ravel(y0) for y0 in y0s]
         own = any(each is not clients for each in all_clients)
+        first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
+        costs = costs_of(first, x[0], y[0])
+        if steps.high > 1 and not any(cost.local_steps for cost in costs):
+            raise ValueError(f"local_steps must be 1, for {name_of(type(chosen[0]))} makes none, got {local_steps!r}")
         if lanes is None:
-            setting = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
-            return cls(setting, x[0], y[0], evaluate, engine or Simulator(), None, False)
+            return cls(first, x[0], y[0], evaluate, engine or Simulator(), None, False, costs)
         tables = _stack_clients(all_clients) if own else clients
         setting = Setting(
             flat, _stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds), jnp.stack(x)
         )
-        return cls(setting, jnp.stack(x), jnp.stack(y), evaluate, engine or Simulator(), lanes, own)
+        return cls(setting, jnp.stack(x), jnp.stack(y), evaluate, engine or Simulator(), lanes, own, costs)
 
     def lane_setting(self, lane: int) -> Setting:
         """The setting of one lane."""
@@ -316,12 +320,11 @@ class _Run:
         """Makes the rounds."""
         check_count(rounds, "rounds")
         every = max(1, rounds // 20) if every is None else check_count(every, "every")
-        costs = costs_of(self.lane_setting(0), self._first(self.x), self._first(self.y))
         evaluate = _Evaluation(self)
         history = History(start.history.rows if isinstance(start, Solution) else None)
         if start is None:
             state = self._initial_state()
-            history.append(self._row(0, costs, None, None, 0.0, evaluate(state)))
+            history.append(self._row(0, None, None, 0.0, evaluate(state)))
         else:
             state = start.state if isinstance(start, Solution) else start
             state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
@@ -338,16 +341,13 @@ class _Run:
                 activity = np.asarray(jax.block_until_ready(counted), np.int64)
                 seconds += time.perf_counter() - clock
                 metrics = evaluate(state)
-                before = self._row(state.round, costs, activity, before, seconds, metrics)
+                before = self._row(state.round, activity, before, seconds, metrics)
                 history.append(before)
                 show(made, made / (time.perf_counter() - clock), metrics)
         if self.lanes is None and int(state.died) >= 0:
             state = replace(state, round=int(state.died))  # where its iterates are
         x, y = evaluate.output(state)
         return Solution(x, y, history, state, self.lanes, self._divergences(state))
-
-    def _first(self, value: Array) -> Array:
-        return value if self.lanes is None else value[0]
 
     def _initial_state(self) -> State:
         if self.lanes is None:
@@ -357,9 +357,7 @@ class _Run:
             jax.tree.map(lambda *leaves: jnp.stack(leaves), *[replace(s, round=None) for s in states]), round=0
         )
 
-    def _row(
-        self, round: int, costs: list[Cost], activity: Any, before: Any, seconds: float, metrics: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _row(self, round: int, activity: Any, before: Any, seconds: float, metrics: dict[str, Any]) -> dict[str, Any]:
         """A row of the history: counters in Python integers, since sizes times activity overflow 32 bits."""
         shape = () if self.lanes is None else (self.lanes,)
         row: dict[str, Any] = {"round": round}
@@ -367,7 +365,7 @@ class _Run:
         for name in names:
             row[name] = np.zeros(shape, np.int64) if before is None else np.array(before[name])
         if activity is not None:
-            for number, cost in enumerate(costs):
+            for number, cost in enumerate(self.costs):
                 done = activity[..., number, :, :]
                 row["exchanges"] = row["exchanges"] + cost.exchange * done[..., 0, 0]
                 row["bytes_down"] = row["bytes_down"] + cost.down * done[..., 0, 1]

@@ -1,4 +1,4 @@
-"""The minimax baselines: FSGDA, SAGDA, Momentum Local SGDA, CODA+ and CODASCA (T-31 to T-36 and T-42 of the specification)."""
+"""The minimax baselines: FSGDA, SAGDA, Momentum Local SGDA, CODA+, CODASCA; T-31 to T-36 and T-42 of the specification."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from rookery.algorithms.fedsgda import FSGDA, SAGDA, FedSGDAPlus, LocalSGDA, Loc
 from tests import quadratics as q
 from tests import small_problems as small
 from tests import transcriptions as paper
-from tests.test_transcriptions import CLIENTS, GDA, P, RANDOM_STEPS, box, compare, simplex
+from tests.test_transcriptions import CLIENTS, GDA, RANDOM_STEPS, P, box, compare, simplex
 
 MINIMAX = rk.Minimax(q.objective)
 QM = q.make_minimax(sizes=3, scatter=0.5, p=q.WEIGHTS)  # batches of 2 out of 3 examples
@@ -172,13 +172,13 @@ def test_T33_codasca_without_effect_of_its_control_variates_is_coda_plus():
     same(final(CODAPlus(eta=0.1)), final(LocalSGDA(**equal)))  # without its extras
 
 
-DX, DY = q.DX, q.DY
+DX, DY, D = q.DX, q.DY, q.DX + q.DY
 KINDS = {  # algorithm, exchanges, numbers down and up, gradients in a round, and in round 0 besides
-    "FSGDA": (FSGDA(**GDA), 1, DX + DY, DX + DY, 3, 0),
-    "SAGDA": (SAGDA(**GDA), 2, 2 * DX + 2 * DY, 2 * DX + 2 * DY, 4, 0),
-    "Momentum Local SGDA": (MomentumLocalSGDA(**GDA, beta_x=1.0, beta_y=1.0), 1, 2 * DX + 2 * DY, 2 * DX + 2 * DY, 3, 1),
-    "CODA+": (CODAPlus(eta=0.1), 1, 2 * DX + DY, DX + DY, 3, 0),
-    "CODASCA": (CODASCA(eta=0.1), 1, 3 * DX + 2 * DY, 2 * DX + 2 * DY, 3, 0),
+    "FSGDA": (FSGDA(**GDA), 1, D, D, 3, 0),
+    "SAGDA": (SAGDA(**GDA), 2, 2 * D, 2 * D, 4, 0),
+    "Momentum Local SGDA": (MomentumLocalSGDA(**GDA, beta_x=1.0, beta_y=1.0), 1, 2 * D, 2 * D, 3, 1),
+    "CODA+": (CODAPlus(eta=0.1), 1, DX + D, D, 3, 0),
+    "CODASCA": (CODASCA(eta=0.1), 1, DX + 2 * D, 2 * D, 3, 0),
 }
 
 
@@ -328,11 +328,11 @@ def test_closed_dual_rule_clipping_and_stages(kind):
     data, p = [examples(2, 4, 6), examples(3, 2, 8)], np.array([0.3, 0.7])
     clients = rk.Clients(data, weights=p)
     gamma = {"gamma": 1.2} if kind is CODASCA else {}
-    x0 = {"w": jnp.array([0.4, -0.2, 0.1]), "a": jnp.array(0.3), "b": jnp.array(-0.1)}
-    for start, rounds in ((0.5, 1), (0.5, 5), (0.0, 4)):
+    for a, start, rounds in ((0.3, 0.5, 1), (0.3, 0.5, 5), (1.8, 0.2, 4)):  # from 1.8 the dual is stopped at 0
+        x0 = {"w": jnp.array([0.4, -0.2, 0.1]), "a": jnp.array(a), "b": jnp.array(-0.1)}
         solution = rk.solve(rk.Minimax(auroc), kind(**CLOSED, **gamma, dual="closed", stage=2), clients, x0,
                             jnp.array(start), rounds=rounds, local_steps=3, evaluate=q.nothing, every=5)  # fmt: skip
-        expected = coda(data, p, np.array([0.3, -0.1, 0.4, -0.2, 0.1]), start, rounds, **CLOSED,
+        expected = coda(data, p, np.array([a, -0.1, 0.4, -0.2, 0.1]), start, rounds, **CLOSED,
                         gamma=gamma.get("gamma", 1.0), variates=kind is CODASCA)  # fmt: skip
         for name, value in expected.items():
             np.testing.assert_allclose(solution.state.server[name], value, rtol=1e-10, atol=1e-13, err_msg=name)

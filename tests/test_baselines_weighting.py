@@ -1,6 +1,5 @@
 """The baselines of client weighting: against NumPy transcriptions, and what the mathematics implies about them."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import jax.numpy as jnp
@@ -340,11 +339,11 @@ def test_T05_the_step_on_the_model_is_unbiased():
 # --- whole runs ------------------------------------------------------------------------------------------------------
 
 RUNS = {
-    "ExactGD": ExactGD(eta_x=0.1, eta_w=0.1, inner=2),
-    "RFHO-CW forward": RfhoCW(eta_x=0.02, eta_w=0.1, inner=2, mode="forward"),
-    "FedNest-CW": LEARNERS["FedNest-CW"](3),
-    "SUSTAIN-CW": LEARNERS["SUSTAIN-CW"](3, eta_x=0.05),
-    "RFHO-CW": LEARNERS["RFHO-CW"](3),
+    "ExactGD": ExactGD(eta_x=0.3, eta_w=0.1, inner=2),
+    "RFHO-CW forward": RfhoCW(eta_x=0.3, eta_w=0.1, inner=2, mode="forward"),
+    "FedNest-CW": LEARNERS["FedNest-CW"](3, eta_x=0.3),
+    "SUSTAIN-CW": LEARNERS["SUSTAIN-CW"](3),
+    "RFHO-CW": LEARNERS["RFHO-CW"](3, eta_x=0.3),
 }
 TERMS = {"FedNest-CW": 4, "SUSTAIN-CW": 4, "RFHO-CW": 3}
 # (exchanges; numbers down, numbers up, a client; grad_g, hvp, a client; server_grad_f) of a round, with K and d
@@ -378,15 +377,15 @@ def check_costs(name, solution, K, d, n, rounds, size=8):
 @pytest.mark.parametrize("name", RUNS)
 def test_T47_T48_T09_T08_whole_runs(name):
     algorithm = RUNS[name]
-    ended = q.run(SIMPLEX, algorithm, TOY, 4000, EQUAL, np.zeros(D))
+    ended = q.run(SIMPLEX, algorithm, TOY, 8000, EQUAL, np.zeros(D))
     x = np.asarray(ended.x)
     np.testing.assert_allclose(ended.y, TOY.w_star(x), atol=1e-8)
     gradient, on = TOY.gradient(x), x > 0
     followed = series_gradient(TOY, x, 0.12, TERMS[name]) if name in TERMS else gradient
     np.testing.assert_allclose(followed[on], 0, atol=1e-7)
-    assert (followed[~on] > 1e-3).all()
+    assert (followed[~on] > 1e-4).all()
     assert (np.linalg.norm(gradient[on]) > 1e-3) == (name in TERMS)  # the series ends elsewhere
-    check_costs(name, ended, algorithm.inner, D, N, 4000)
+    check_costs(name, ended, algorithm.inner, D, N, 8000)
 
     toy = q.make_weighting(2, far=(1, 3))  # clients of no use lose their weight
     ended = q.run(SIMPLEX, replace_rate(algorithm, eta_x=0.02), toy, 300, EQUAL, np.zeros(D), feasible, 1)
@@ -404,7 +403,7 @@ def test_afl_ends_where_the_worst_clients_have_all_the_weight():
     first = q.run(SIMPLEX, AFL(eta_x=0.001, eta_w=0.01), toy, 1, EQUAL, np.zeros(D))
     losses = np.array([toy.loss(each, np.zeros(D)) for each in toy.data])
     np.testing.assert_allclose(first.x, simplex(EQUAL + 0.001 * losses), rtol=1e-12)
-    assert first.x[1] > 0.25 > max(first.x[[0, 2, 3]])
+    assert first.x[1] > 0.25 > max(np.delete(first.x, 1))
     check_costs("AFL", first, 1, D, N, 1)
     ended = q.run(SIMPLEX, AFL(eta_x=0.01, eta_w=0.05), TOY, 5000, EQUAL, np.zeros(D))
     x, w = np.asarray(ended.x), np.asarray(ended.y)
@@ -435,10 +434,14 @@ def test_T08_plain_momentum_takes_half_the_products():
 @pytest.mark.parametrize(
     ("kind", "bad", "said"),
     [
-        (FedNestCW, {"inner": 0}, "inner"), (FedNestCW, {"neumann_step": 0.0}, "neumann_step"), (AFL, {"eta_x": -1}, "eta_x"),
-        (SustainCW, {"beta": 1.5}, "beta"), (SustainCW, {"x_momentum": "none"}, "storm"), (RfhoCW, {"mode": "back"}, "forward"),
+        (FedNestCW, {"inner": 0}, "inner"),
+        (FedNestCW, {"neumann_step": 0.0}, "neumann_step"),
+        (AFL, {"eta_x": -1.0}, "eta_x"),
+        (SustainCW, {"beta": 1.5}, "beta"),
+        (SustainCW, {"x_momentum": "none"}, "storm"),
+        (RfhoCW, {"mode": "back"}, "forward"),
     ],
-)  # fmt: skip
+)
 def test_bad_hyperparameters_raise(kind, bad, said):
     with pytest.raises(ValueError, match=said):
         kind(**bad)

@@ -192,6 +192,21 @@ def test_T06_directions_against_finite_differences(tied):
         np.testing.assert_allclose(d[name], each, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
+def test_closed_forms_of_the_test_problems():
+    quadratic, same = q.make_bilevel(p=q.WEIGHTS), q.make_bilevel(same=True)
+    np.testing.assert_allclose(quadratic.gradient(X0), quadratic.matrix @ (X0 - quadratic.x_star), rtol=1e-10)
+    np.testing.assert_allclose(quadratic.local_gradient(quadratic.local_x_star), 0, atol=1e-12)
+    np.testing.assert_allclose(quadratic.averaged_local(quadratic.averaged_local_x_star), 0, atol=1e-12)
+    for each in (same.local_x_star, same.averaged_local_x_star):
+        np.testing.assert_allclose(each, same.x_star, rtol=1e-9)
+    for each in (quadratic.local_x_star, quadratic.averaged_local_x_star):
+        assert np.linalg.norm(each - quadratic.x_star) > 1e-2
+    minimax = q.make_minimax(p=q.WEIGHTS)
+    saddle = minimax.x_star, minimax.y_star(minimax.x_star)
+    np.testing.assert_allclose(slopes(lambda x: minimax.value(x, saddle[1]), saddle[0]), 0, atol=1e-9)
+    np.testing.assert_allclose(slopes(lambda y: minimax.value(saddle[0], y), saddle[1]), 0, atol=1e-9)
+
+
 FLOAT32 = pytest.mark.xfail(strict=True, reason="oracles.on_whole_set weighs unequal sizes by 1/size in float32")
 
 

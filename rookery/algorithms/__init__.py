@@ -3,30 +3,80 @@
 import difflib
 
 from rookery.algorithm import Algorithm
+from rookery.algorithms.aggitd import FBOAggITD
+from rookery.algorithms.codasca import CODASCA, CODAPlus
+from rookery.algorithms.commfedbio import CommFedBiO
+from rookery.algorithms.fedavg import FedAvg
 from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
-from rookery.algorithms.fedsgda import FedSGDAM, FedSGDAPlus, LocalSGDA, LocalSGDAPlus
+from rookery.algorithms.fedmbo import FedMBO
+from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestSVRG
+from rookery.algorithms.fedsgda import (
+    FSGDA,
+    SAGDA,
+    FedSGDAM,
+    FedSGDAPlus,
+    LocalSGDA,
+    LocalSGDAPlus,
+    MomentumLocalSGDA,
+)
+from rookery.algorithms.localbs import AdaFBiO, LocalBSGM, LocalBSGVR
 from rookery.algorithms.mefbo import MeFBO
 from rookery.algorithms.primal_dual import PrimalDual
 from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
+from rookery.algorithms.weighting import (
+    AFL,
+    AverageWeights,
+    ExactGD,
+    FedNestCW,
+    FixedWeights,
+    RfhoCW,
+    SustainCW,
+    ValidationOnly,
+)
 from rookery.problems import Bilevel, Problem
 
 algorithms: dict[str, type[Algorithm]] = {
     "MeFBO": MeFBO,
+    "FedBiO": FedBiO,
+    "FedBiOAcc": FedBiOAcc,
     "SimFBO": SimFBO,
     "ShroFBO": ShroFBO,
     "ASFBO": ASFBO,
     "LA-ASFBO": LAASFBO,
-    "FedBiO": FedBiO,
-    "FedBiOAcc": FedBiOAcc,
+    "FedNest": FedNest,
+    "FedNest_SGD": FedNestSGD,
+    "LFedNest": LFedNest,
+    "LFedNest_SVRG": LFedNestSVRG,
+    "FedMBO": FedMBO,
+    "FBO-AggITD": FBOAggITD,
+    "CommFedBiO": CommFedBiO,
+    "Local-BSGVR": LocalBSGVR,
+    "Local-BSGM": LocalBSGM,
+    "AdaFBiO": AdaFBiO,
+    "FedAvg": FedAvg,
     "FedBiO-Local": FedBiOLocal,
     "FedBiOAcc-Local": FedBiOAccLocal,
     "DistBiO": DistBiO,
     "DistBiOAcc": DistBiOAcc,
-    "Local SGDA": LocalSGDA,
-    "Local SGDA+": LocalSGDAPlus,
     "FedSGDA+": FedSGDAPlus,
     "FedSGDA-M": FedSGDAM,
+    "Local SGDA": LocalSGDA,
+    "Local SGDA+": LocalSGDAPlus,
+    "Momentum Local SGDA": MomentumLocalSGDA,
+    "FSGDA": FSGDA,
+    "SAGDA": SAGDA,
+    "CODA+": CODAPlus,
+    "CODASCA": CODASCA,
+    "FedNest-minimax": FedNestMinimax,
     "PrimalDual": PrimalDual,
+    "GD-CW": ExactGD,
+    "FedNest-CW": FedNestCW,
+    "SUSTAIN-CW": SustainCW,
+    "RFHO-CW": RfhoCW,
+    "AFL": AFL,
+    "val": ValidationOnly,
+    "avg": AverageWeights,
+    "opt": FixedWeights,
 }
 """All algorithms of the package by their papers' names."""
 

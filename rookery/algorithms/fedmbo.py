@@ -3,16 +3,14 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
+from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step
+from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
 from rookery.algorithms.common import check_count, check_rates, only
 from rookery.algorithms.fednest import uniform_below
-from rookery.clients import Clients
 from rookery.keys import Stream
-from rookery.participation import Steps
-from rookery.problems import Flat
 from rookery.schedules import at
 
 Tree = Any
@@ -25,8 +23,8 @@ class FedMBO(Algorithm):
 
         a_c = ∇_y f(x, y; ξ),   a_c ← a_c − (1/ℓ)∇²_yy g(x, y; ζ) a_c, N' times,   h_c = ∇_x f − (N/ℓ)∇²_xy g a_c
 
-    and x ← x − γ_x mean h_c. Every line is a new draw of participants; chains are dealt out to them at random. T + N' + 2
-    exchanges. Clients must have equal weights.
+    and x ← x − γ_x mean h_c. All participants are drawn anew each time, and chains are dealt out to them at random. T + N' +
+    2 exchanges. Clients are drawn uniformly: their derivatives count n·p_i times, that is once if weights are equal.
 
     Args:
         gamma_x, gamma_y: steps of the server.
@@ -50,21 +48,16 @@ class FedMBO(Algorithm):
         check_count(self, "inner")
         check_count(self, "products")
 
-    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
-        """A chain visits all clients alike."""
-        p = np.asarray(clients.weights)
-        if not np.allclose(p, 1 / p.size, rtol=1e-5):
-            raise ValueError(
-                f"FedMBO: weights must be equal, its chains visit all clients alike, got p from {p.min():g} to {p.max():g}"
-            )
-
     def round(self) -> tuple[Step, ...]:
-        """Steps on y, then the chains: their start, up to N − 1 hops, their end."""
-        # A chain lives in the server's state from its start to its end: one row a slot.
-        inner = Exchange(only("x", "y"), self._inner, self._take_y, draw="fresh")
-        first = Exchange(only("x", "y"), self._first, self._deal, {"a": "stack"}, "fresh")
-        hop = Exchange(only("x", "y"), self._hop, self._deal, {"a": "stack"}, "fresh", self._wanted, only("a"))
-        last = Exchange(only("x", "y"), self._last, self._take_x, draw="fresh", private=only("a"))
+        """Steps on y, then the chains: their start, up to N − 1 hops, their end.
+
+        The server's state holds the chains from their start to their end, one row ``a`` a slot.
+        """
+        rows: Weighting = {"a": "stack"}
+        inner = Exchange(only("x", "y"), self._inner, self._take_y, "direction", "fresh")
+        first = Exchange(only("x", "y"), self._first, self._start, rows, "fresh")
+        hop = Exchange(only("x", "y"), self._hop, self._move, rows, "fresh", self._wanted, private=only("a"))
+        last = Exchange(only("x", "y"), self._last, self._take_x, "direction", "fresh", private=only("a"))
         hops = (Repeat(self.products - 1, (hop,)),) if self.products > 1 else ()
         return Repeat(self.inner, (inner,)), first, *hops, last
 
@@ -79,8 +72,7 @@ class FedMBO(Algorithm):
         return {"a": local.f(0, "z").grad_y(down["x"], down["y"])}, keep, None
 
     def _hop(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        hess = local.g(local.index + 1, "z").hess(down["x"], down["y"], down["a"])
-        return {"a": down["a"] - at(self.neumann_step, local.round) * hess}, keep, None
+        return {"a": local.g(local.index + 1, "z").hess(down["x"], down["y"], down["a"])}, keep, None
 
     def _last(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         x, y, scale = down["x"], down["y"], self.products * at(self.neumann_step, local.round)
@@ -89,16 +81,27 @@ class FedMBO(Algorithm):
     def _take_y(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         return {**server, "y": ctx.project_y(server["y"] - at(self.gamma_y, ctx.round) * mean["y"])}
 
-    def _deal(self, ctx: Context, server: Tree, stacked: Tree) -> Tree:
-        """The chains in random order: participants are sorted, and a chain must not stay with the first ones.
+    def _start(self, ctx: Context, server: Tree, stacked: Tree) -> Tree:
+        return {**server, "a": _dealt(ctx, 0, _weighted(ctx, stacked["a"]))}
 
-        Where the next draw has more participants than there are chains, some chains are dealt twice.
-        """
-        hop = ctx.index + 1 if "a" in server else 0
-        slots, most = ctx.mask.size, 2**31 - 1
-        lot = Stream(ctx.key("deal")).integers(slots, most, hop, "deal")
-        order = jnp.argsort(jnp.where(ctx.mask, lot, most))  # used slots first
-        return {**server, "a": stacked["a"][order[jnp.arange(slots) % ctx.active]]}
+    def _move(self, ctx: Context, server: Tree, stacked: Tree) -> Tree:
+        a = server["a"] - at(self.neumann_step, ctx.round) * _weighted(ctx, stacked["a"])
+        return {**server, "a": _dealt(ctx, ctx.index + 1, a)}
 
     def _take_x(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         return {"x": ctx.project_x(server["x"] - at(self.gamma_x, ctx.round) * mean["x"]), "y": server["y"]}
+
+
+def _weighted(ctx: Context, rows: Array) -> Array:
+    return (ctx.n * ctx.weights[ctx.ids]).astype(rows.dtype)[:, None] * rows
+
+
+def _dealt(ctx: Context, hop: Any, chains: Array) -> Array:
+    """The chains in random order: participants are sorted, and a chain must not stay with the first ones.
+
+    Where the next draw has more participants than this one, some chains are dealt twice; where it has fewer, some end.
+    """
+    most, stream = 2**31 - 1, Stream(ctx.key("deal"))
+    lot = jax.vmap(lambda id: stream.integers(1, most, hop, "deal", id)[0])(ctx.ids)
+    order = jnp.argsort(jnp.where(ctx.mask, lot, most))  # used slots first
+    return chains[order[jnp.arange(lot.size) % ctx.active]]

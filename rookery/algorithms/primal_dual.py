@@ -8,10 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
-from rookery.algorithms.common import ball, check_constant, check_count, check_positive, check_rates, only, require
-from rookery.clients import Clients
-from rookery.participation import Steps
-from rookery.problems import Flat
+from rookery.algorithms.common import ball, check_constant, check_count, check_positive, check_rates, only
 from rookery.schedules import at
 
 Tree = Any
@@ -110,10 +107,6 @@ class PrimalDual(Algorithm):
             new = {**new, "g_x": g_x}
         x = ctx.project_x(server["x"] - at(self.eta_x, ctx.round) * g_x)
         return {**new, "x": jnp.where(k == self.inner - 1, x, server["x"])}
-
-    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
-        """Its local steps are ``inner``."""
-        require(steps.high == 1, self, "local_steps", steps.high, "1: its inner steps are the parameter `inner`")
 
 
 def _own_weight(server: Tree, ids: Array) -> Array:

@@ -186,7 +186,7 @@ class Cost:
     """What one step of a round costs.
 
     For each participant: bytes ``down`` and ``up``, oracle ``calls`` (a, b): a + b·τ of them, and those made in round 0
-    only (``start_calls``). For each time the step is executed: the server's own calls.
+    only (``start_calls``), and whether it makes local steps. For each time the step is executed: the server's own calls.
     """
 
     exchange: bool
@@ -194,6 +194,7 @@ class Cost:
     up: int = 0
     calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     start_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    local_steps: bool = False
     server_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -232,7 +233,13 @@ class Counting(Walk):
         mean = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, stacked)
         server = step.server(self.setting.context(self.round, index, at.ids, at.mask, server_tally), at.server, mean)
         self.costs[number] = Cost(
-            True, tree_bytes(down), tree_bytes(up), tally.counts(), tally.counts(at_start=True), server_tally.counts()
+            True,
+            tree_bytes(down),
+            tree_bytes(up),
+            tally.counts(),
+            tally.counts(at_start=True),
+            local.made_steps,
+            server_tally.counts(),
         )
         return replace(at, server=server, keep=keep, carry=carry)
 

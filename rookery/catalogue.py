@@ -1,0 +1,120 @@
+"""All algorithms in one table: what each is for and what it needs, read from the algorithms themselves."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from rookery.algorithm import Algorithm, Exchange, Repeat, Step
+from rookery.algorithms import algorithms, name_of
+from rookery.clients import Clients
+from rookery.engines.walk import Cost, Setting, costs_of
+from rookery.keys import as_key
+from rookery.layout import Layout
+from rookery.participation import Full, Steps
+from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm."""
+
+    name: str
+    solves: str
+    paper: str
+    status: str
+    exchanges: int
+    """A round, with default options and none skipped."""
+    second_derivatives: bool
+    unequal_steps: bool
+    summary: str
+
+
+def catalogue() -> list[Entry]:
+    """Every algorithm of the package with its defaults. Nothing is computed: a round is only traced."""
+    return [describe(kind()) for kind in algorithms.values()]
+
+
+def describe(algorithm: Algorithm) -> Entry:
+    """What an algorithm needs, by tracing one round of it on a tiny problem."""
+    costs = _costs(algorithm)
+    calls = {unit for cost in costs for unit in (*cost.calls, *cost.start_calls)}
+    return Entry(
+        name_of(type(algorithm)),
+        ", ".join(algorithm.solves),
+        algorithm.paper,
+        algorithm.status,
+        _exchanges(algorithm.round()),
+        bool(calls & {"hvp", "jvp"}),
+        any(cost.local_steps for cost in costs) and _takes_unequal_steps(algorithm),
+        (type(algorithm).__doc__ or "").strip().splitlines()[0],
+    )
+
+
+def _exchanges(steps: tuple[Step, ...]) -> int:
+    return sum(
+        step.count * _exchanges(step.steps) if isinstance(step, Repeat) else isinstance(step, Exchange)
+        for step in steps
+    )
+
+
+def _tiny(kind: str) -> tuple[Flat, Clients]:
+    def loss(x: Array, y: Array, batch: Array) -> Array:
+        return jnp.mean(batch) * jnp.sum(x**2) + jnp.sum((y - x[:2]) ** 2)
+
+    problems: dict[str, Problem] = {
+        "bilevel": Bilevel(loss, loss),
+        "bilevel-local": Bilevel(loss, loss, lower_level="local"),
+        "minimax": Minimax(loss),
+        "weighting": ClientWeighting(lambda w, batch: jnp.mean(batch) * jnp.sum(w**2)),
+    }
+    data = [jnp.ones(2), jnp.ones(2), jnp.ones(2)]
+    layouts = Layout.of(jnp.ones(3), "x0"), Layout.of(jnp.ones(2), "y0")
+    return Flat(problems[kind], *layouts), Clients(data, server=jnp.ones(2))
+
+
+def _costs(algorithm: Algorithm) -> list[Cost]:
+    flat, clients = _tiny(algorithm.solves[0])
+    x, y = jnp.full(3, 1 / 3), jnp.ones(2)
+    return costs_of(Setting(flat, algorithm, clients, Full(), Steps(1, 1), (1, 1), as_key(0), x), x, y)
+
+
+def _takes_unequal_steps(algorithm: Algorithm) -> bool:
+    flat, clients = _tiny(algorithm.solves[0])
+    try:
+        algorithm.check(flat, clients, Steps(1, 2), False)
+    except ValueError:
+        return False
+    return True
+
+
+def markdown() -> str:
+    """The table for the documentation."""
+    rows = ["| algorithm | problem | exchanges a round | second derivatives | unequal local steps | paper | status |",
+            "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for entry in catalogue():
+        rows.append(
+            f"| {entry.name} | {entry.solves} | {entry.exchanges} | {_yes(entry.second_derivatives)} | "
+            f"{_yes(entry.unequal_steps)} | {entry.paper} | {entry.status} |"
+        )
+    return "\n".join(rows)
+
+
+def _yes(value: Any) -> str:
+    return "yes" if value else "no"
+
+
+def update(page: Path) -> None:
+    """Writes the table between the marks of a documentation page."""
+    text = page.read_text()
+    page.write_text(
+        re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{markdown()}\n<!-- end -->", text, flags=re.S)
+    )
+
+
+if __name__ == "__main__":
+    for name in ("fidelity.md", "algorithms.md"):
+        update(Path(__file__).parent.parent / "docs" / name)
