@@ -20,6 +20,7 @@ from jax import Array
 
 from rookery.clients import Clients, Split
 from rookery.keys import ALGORITHM, BATCH, SERVER, Stream, fold
+from rookery.layout import Layout
 from rookery.oracles import Objective, Tally, on_batch, on_whole_set
 from rookery.participation import Steps
 from rookery.problems import Flat, Minimax
@@ -115,6 +116,11 @@ class _Oracles:
     def __init__(self, flat: Flat, tally: Tally | None):
         self._flat = flat
         self._tally = tally
+
+    @property
+    def x_layout(self) -> Layout:
+        """Where the entries of the pytree x lie in its vector."""
+        return self._flat.x
 
     def project_x(self, x: Array) -> Array:
         """Projection on X."""
@@ -254,9 +260,6 @@ class Local(_Oracles):
 
     def at_start(self, first: Callable[[], Tree], otherwise: Callable[[], Tree]) -> Tree:
         """``first()`` in round 0, ``otherwise()`` in all others; only one of them is computed."""
-        if not callable(otherwise):
-            known = otherwise
-            otherwise = lambda: known
         if self._tally is not None:
             with self._tally.start():
                 first()

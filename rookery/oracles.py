@@ -275,7 +275,8 @@ def on_everybody(loss: Callable[..., Array], split: Split, weights: Array, key: 
 
         def value(x: Array, y: Array) -> Array:
             def one(total: Array, client: Array) -> tuple[Array, None]:
-                return total + weights[client] * on_whole_set(loss, split, client, key, client)(x, y), None
+                own = on_whole_set(loss, split, client, key, client)(x, y)
+                return total + weights[client].astype(own.dtype) * own, None
 
             start = jnp.zeros((), jnp.result_type(x, y))
             return jax.lax.scan(jax.checkpoint(one), start, jnp.arange(split.clients))[0]

@@ -19,7 +19,7 @@ import rookery as rk
 from rookery.keys import BATCH, Stream, as_key
 
 N, DX, DY = 4, 3, 4
-WEIGHTS = np.array([0.1, 0.4, 0.2, 0.3])
+WEIGHTS = np.array([0.1, 0.45, 0.2, 0.25])  # no two sum to 1/2
 
 
 # --- the losses in JAX -----------------------------------------------------------------------------------------------

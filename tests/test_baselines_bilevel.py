@@ -66,13 +66,13 @@ def descend(quadratic, x, y, step, times):
 def test_fednest_is_its_transcription(bilevel):  # noqa: F811
     compare(bilevel, FedNest(eta_x=POWER, eta_y=0.2, inner=2, products=3, neumann_step=0.15, outer_steps=2), paper.fednest,
             {"alpha": power, "beta": 0.2, "T": 2, "N": 3, "eta_H": 0.15, "outer_steps": 2},
-            local_steps=RANDOM_STEPS)  # fmt: skip
+            local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
 
 
 def test_fednest_with_the_series_of_the_code_is_its_transcription(bilevel):  # noqa: F811
     compare(bilevel, FedNest(eta_x=POWER, eta_y=0.05, inner=2, products=3, divide_steps=False, code_series=True),
             paper.fednest, {"alpha": power, "beta": 0.05, "T": 2, "N": 3, "divide_steps": False, "code_series": True},
-            local_steps=RANDOM_STEPS)  # fmt: skip
+            local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
 
 
 T, PRODUCTS = 2, 40
@@ -110,17 +110,27 @@ def test_T27_T29_T41_fednest_is_gradient_descent_and_a_neumann_series():
         assert (np.linalg.norm(rest) > 1e-6) == (eta < 0.1)
 
 
-def test_T27_with_several_outer_steps_fednest_freezes_the_indirect_part():
-    ours = nested(FedNest, SAME, 1, [1] * N, inner=T, products=2, outer_steps=3, eta_x=0.3, eta_y=0.15, neumann_step=0.2)
-    theirs = nested(LFedNest, SAME, 1, [1] * N, inner=T, products=2, outer_steps=3, eta_x=0.1, eta_y=0.15, neumann_step=0.2)
+def test_T27_T40_with_several_outer_steps_fednest_freezes_the_indirect_part_and_ends_at_the_solution():
+    ours = nested(FedNest, SAME, 1, [1] * N, **LONG, outer_steps=3, eta_x=0.3, eta_y=0.15, neumann_step=0.02)
+    theirs = nested(LFedNest, SAME, 1, [1] * N, **LONG, outer_steps=3, eta_x=0.1, eta_y=0.15, neumann_step=0.02)
     y = descend(SAME, X0, Y0, 0.15, T)
-    x_ours, x_theirs, frozen = X0, X0, series(SAME.H, SAME.f_y(X0, y), 0.2, 3)
+
+    def indirect(x):
+        return SAME.E.T @ series(SAME.H, SAME.f_y(x, y), 0.02, PRODUCTS + 1)
+
+    x_ours = x_theirs = X0
     for _ in range(3):
-        x_ours = x_ours - 0.1 * (SAME.f_x(x_ours, y) + SAME.E.T @ frozen)
-        x_theirs = x_theirs - 0.1 * (SAME.f_x(x_theirs, y) + SAME.E.T @ series(SAME.H, SAME.f_y(x_theirs, y), 0.2, 3))
+        x_ours = x_ours - 0.1 * (SAME.f_x(x_ours, y) + indirect(X0))
+        x_theirs = x_theirs - 0.1 * (SAME.f_x(x_theirs, y) + indirect(x_theirs))
     close(ours.x, x_ours)
     close(theirs.x, x_theirs)
     assert np.abs(x_ours - x_theirs).max() > 1e-4
+    # unlike clients, unlike numbers of local steps; with this η_H the error of the series is 1e-12
+    end = nested(FedNest, QB, 300, [1, 3, 2, 4], **LONG, outer_steps=3, eta_x=0.3, eta_y=0.5, neumann_step=0.5)
+    assert np.linalg.norm(QB.gradient(X0)) > 0.1
+    assert np.linalg.norm(QB.gradient(np.asarray(end.x))) < 1e-8
+    close(end.x, QB.x_star, 1e-8)
+    close(end.y, QB.y_star(QB.x_star), 1e-8)
 
 
 def test_T28_the_control_variate_leaves_only_the_noise_of_the_anchor():
@@ -151,23 +161,16 @@ def test_T29_the_series_of_the_code():
     counted(solution, products + 5, 3 * DX + (products + 4) * DY, 2 * DX + (products + 3) * DY)
 
 
-def test_T40_fednest_ends_at_the_solution_whatever_the_local_steps():
-    rates = {"eta_x": 0.3, "eta_y": 0.5, "neumann_step": 0.5}
-    many = nested(FedNest, QB, 300, [1, 3, 2, 4], **LONG, **rates, outer_steps=3)
-    assert np.linalg.norm(QB.gradient(np.asarray(many.x))) < 1e-8  # the series' error is 1e-12 here
-    close(many.x, QB.x_star, 1e-8)
-    close(many.y, QB.y_star(QB.x_star), 1e-8)
-    assert np.linalg.norm(QB.gradient(X0)) > 0.1
-
-
-def test_fednest_sgd_is_fednest_for_equal_clients_and_drifts_for_unlike_ones():
-    rates = {"inner": T, "products": 3, "eta_x": 0.1, "eta_y": 0.15, "neumann_step": 0.3}
-    sgd, svrg = (nested(kind, SAME, 3, [1, 3, 2, 4], **rates) for kind in (FedNestSGD, FedNest))
-    close(sgd.x, svrg.x)
-    close(sgd.y, svrg.y)
-    counted(sgd, T + 3 + 3, (T + 2) * DX + (T + 3 + 2) * DY, 2 * DX + (T + 3 + 1) * DY, hvp=3, jvp=1, grad_f=4)
-    sgd, svrg = (nested(kind, QB, 3, [1, 3, 2, 4], **rates) for kind in (FedNestSGD, FedNest))
-    assert np.abs(np.asarray(sgd.y - svrg.y)).max() > 1e-3
+def test_fednest_sgd_makes_plain_local_steps():
+    steps, eta = [1, 3, 2, 4], 0.15
+    algorithm = FedNestSGD(inner=T, products=3, eta_x=0.1, eta_y=eta, neumann_step=0.3)
+    solution = q.run(BILEVEL, algorithm, QB, 1, local_steps=taus(*steps))
+    y = Y0
+    for _ in range(T):
+        y = sum(p * descend(QB.alone(i), X0, y, eta / steps[i], steps[i]) for i, p in enumerate(QB.p))
+    close(solution.y, y)
+    close(solution.x, X0 - 0.1 * (QB.f_x(X0, y) + QB.E.T @ series(QB.H, QB.f_y(X0, y), 0.3, 4)))
+    counted(solution, T + 3 + 3, (T + 2) * DX + (T + 3 + 2) * DY, 2 * DX + (T + 3 + 1) * DY, hvp=3, jvp=1, grad_f=4)
 
 
 def test_fednest_minimax_ends_at_the_saddle_point_whatever_the_local_steps():
@@ -182,25 +185,19 @@ def test_fednest_minimax_ends_at_the_saddle_point_whatever_the_local_steps():
 
 
 def test_T43_lfednest_ends_at_a_zero_of_the_mean_of_local_hypergradients():
-    rates = {"eta_x": 0.15, "eta_y": 0.4, "neumann_step": 0.5}
-    plain = nested(LFedNest, QB, 400, [1] * N, **LONG, **rates, divide_steps=False)
-    anchored = q.run(BILEVEL, LFedNestSVRG(**rates, **LONG, outer_steps=2), QB, 400, local_steps=taus(1, 1, 1, 1))
-    for solution in (plain, anchored):
+    rates = {"eta_x": 0.15, "eta_y": 0.4, "neumann_step": 0.5, **LONG}
+    unequal = [1, 3, 2, 4]
+    plain = nested(LFedNest, QB, 400, [1] * N, **rates)
+    anchored = nested(LFedNestSVRG, QB, 400, unequal, **rates, outer_steps=2, divide_steps=True)
+    for solution in (plain, anchored):  # anchors leave no drift, whatever the local steps
         x = np.asarray(solution.x)
         close(solution.y, QB.y_star(x), 1e-8)
         assert np.linalg.norm(QB.averaged_local(x)) < 1e-8
         assert np.linalg.norm(QB.gradient(x)) > 0.01
-    close(plain.x, anchored.x, 1e-8)
     counted(anchored, 2 * T + 2, (T + 2) * DX + (2 * T + 1) * DY, 2 * T * DY + 2 * DX, hvp=PRODUCTS, jvp=1)
-    close(nested(LFedNest, SAME, 400, [3] * N, **LONG, **rates, divide_steps=False).x, SAME.x_star, 1e-8)
-
-
-def test_lfednest_with_anchors_has_no_drift():
-    algorithm = LFedNestSVRG(eta_x=0.15, eta_y=0.4, neumann_step=0.5, **LONG, outer_steps=2, divide_steps=True)
-    drifting = nested(LFedNest, QB, 400, [1, 3, 2, 4], **LONG, eta_x=0.15, eta_y=0.4, neumann_step=0.5, divide_steps=False)
-    solution = q.run(BILEVEL, algorithm, QB, 400, local_steps=taus(1, 3, 2, 4))
-    assert np.linalg.norm(QB.averaged_local(np.asarray(solution.x))) < 1e-8
-    assert np.linalg.norm(QB.averaged_local(np.asarray(drifting.x))) > 1e-3
+    drifted = np.asarray(nested(LFedNest, QB, 400, unequal, **rates).x)
+    assert np.linalg.norm(QB.averaged_local(drifted)) > 1e-3
+    close(nested(LFedNest, SAME, 400, [3] * N, **rates).x, SAME.x_star, 1e-8)
 
 
 # --- random truncation and random starts -----------------------------------------------------------------------------
@@ -268,6 +265,16 @@ def test_T54_aggitd_has_the_mean_of_the_series():
     np.testing.assert_array_equal(down, 8 * N * (DX + (2 * TERMS - late + 1) * DY))
 
 
+def staying(quadratic, power):
+    """What ``one_term`` would be if a chain stayed with its first client."""
+    y, total = quadratic.y_star(X0), 0
+    for i, p in enumerate(quadratic.p):
+        own, weight = quadratic.alone(i), N * p
+        a = np.linalg.matrix_power(EYE - STEP * weight * own.H, power) @ (weight * own.f_y(X0, y))
+        total = total + p * (own.f_x(X0, y) + own.E.T @ (TERMS * STEP * a))
+    return total
+
+
 def test_T53_T54_fedmbo_has_the_mean_of_the_series_and_its_variance_falls_with_the_participants():
     inner = 2
     algorithm = FedMBO(gamma_x=SMALL, gamma_y=0.0, neumann_step=STEP, inner=inner, products=TERMS)
@@ -278,10 +285,7 @@ def test_T53_T54_fedmbo_has_the_mean_of_the_series_and_its_variance_falls_with_t
     uniform(number)
     for j in range(TERMS):
         has_mean(h[number == j], one_term(unlike, j))
-    staying = [np.linalg.matrix_power(EYE - STEP * H, 2) @ unlike.alone(i).f_y(X0, unlike.y_star(X0))
-               for i, H in enumerate(unlike.own("H"))]  # fmt: skip
-    wrong = unlike.f_x(X0, unlike.y_star(X0)) + TERMS * STEP * unlike.E.T @ np.tensordot(unlike.p, staying, 1)
-    assert np.abs(h[number == 2].mean(0) - wrong).max() > 6 * h[number == 2].std(0).max() / np.sum(number == 2) ** 0.5
+    np.testing.assert_raises(AssertionError, has_mean, h[number == 2], staying(unlike, 2))  # the test can tell
     has_mean(h, all_terms(unlike))
     np.testing.assert_array_equal(up, 8 * N * ((inner + number + 1) * DY + DX))
     np.testing.assert_array_equal(down, 8 * N * ((inner + number + 2) * (DX + DY) + (number + 1) * DY))
@@ -366,7 +370,6 @@ def test_T30_error_feedback_loses_nothing():
 def test_commfedbio_sends_k_entries_and_may_start_from_zero():
     algorithm = CommFedBiO(products=3, k=1, warm_start=False)
     counted(q.run(BILEVEL, algorithm, QB, 2, local_steps=2), 5, DX + (2 + 3) * DY, DY + 3 * 1.5 + DX, grad_g=2)
-    assert q.run(BILEVEL, CommFedBiO(products=3, k=1), QB, 2).state.server["z"].shape == (DY,)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

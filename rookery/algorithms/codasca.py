@@ -82,7 +82,7 @@ class CODAPlus(DescentAscent):
         pull = (x - seen["x_ref"]) / self.prox + self.weight_decay * x
         x = x - eta["x"] * (self._clipped(local, f_x) + c["x"] + pull)
         if self.dual == "closed":
-            place = _scalars(local._flat.x)
+            place = _scalars(local.x_layout)
             f_y = 2 * (self.margin + x[place["b"]] - x[place["a"]]) - 2 * y
         y = y + eta["y"] * (f_y + c["y"])
         y = local.project_y(jnp.clip(y, 0, 999) if self.dual == "closed" else y)
@@ -92,7 +92,7 @@ class CODAPlus(DescentAscent):
         if self.clip is None:
             return f_x
         clipped = jnp.clip(f_x, -self.clip, self.clip)
-        for place in _scalars(local._flat.x).values():
+        for place in _scalars(local.x_layout).values():
             clipped = clipped.at[place].set(f_x[place])
         return clipped
 

@@ -170,7 +170,6 @@ class FedSGDAPlus(FSGDA, LocalSGDAPlus):
     The others are those of :class:`LocalSGDAPlus`.
     """
 
-    name: ClassVar[str] = "FedSGDA+"
     paper: ClassVar[str] = "FedSGDA"
     status: ClassVar[str] = "P"
 
