@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from rookery import __version__
-from rookery.algorithms import algorithms
+from rookery.catalogue import catalogue
 from rookery.demo import run_demo
 
 app = typer.Typer(
@@ -45,10 +47,14 @@ def demo(
 
 @app.command("list")
 def list_algorithms() -> None:
-    """List the algorithms and the class of problems each solves."""
-    for name, kind in algorithms.items():
-        first = (kind.__doc__ or "").strip().splitlines()[0]
-        typer.echo(f"{name:16} {', '.join(kind.solves):14} {first}")
+    """List the algorithms: the problems each solves and what it needs."""
+    table = Table()
+    for column in ("algorithm", "problem", "exchanges", "2nd derivatives", "unequal steps", "paper", "status"):
+        table.add_column(column)
+    for e in catalogue():
+        needs = ("yes" if e.second_derivatives else "no", "yes" if e.unequal_steps else "no")
+        table.add_row(e.name, e.solves, str(e.exchanges), *needs, e.paper, e.status)
+    Console().print(table)
 
 
 def main() -> None:
