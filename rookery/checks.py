@@ -13,11 +13,10 @@ import numpy as np
 from rookery.algorithm import Algorithm, Exchange, Local, Repeat, Server, Step
 from rookery.clients import Clients
 from rookery.engines.simulator import Simulator
-from rookery.layout import Layout
 from rookery.participation import Bernoulli, Participation, Steps, Uniform
 from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.sets import Box, Set
-from rookery.solve import Diverged, Solution, solve, solve_many
+from rookery.solve import Diverged, Solution, prepare, solve, solve_many
 
 ROUNDS = 4
 N = 3
@@ -334,15 +333,14 @@ class _Check:
 
     def _accepted(self, *offered: Steps) -> Steps:
         """The first of these numbers of local steps that the algorithm takes."""
-        flat = Flat(self.problem, Layout.of(self.x0, "x0"), Layout.of(self.y0, "y0"))
         for steps in offered:
             try:
-                self.algorithm.check(flat, self.clients, steps, False)
+                prepare(self.problem, self.algorithm, self.clients, self.x0, self.y0, local_steps=steps, batch_size=2)
             except ValueError as error:
                 refused = error
             else:
                 return steps
-        raise AssertionError(f"{self.name}: its check refuses two, one and unequal local steps: {refused}")
+        raise AssertionError(f"{self.name}: it takes neither two nor one nor unequal local steps: {refused}")
 
     def _close(self, one: Solution, other: Solution) -> bool:
         pairs = zip(jax.tree.leaves(_state(one)), jax.tree.leaves(_state(other)), strict=True)

@@ -145,14 +145,35 @@ def solve(
         ValueError, TypeError: a bad argument, named, before anything is compiled.
         Diverged: a number was not finite; its ``solution`` holds what was computed before.
     """
-    run = _Run.of(
-        problem, [algorithm], [clients], [x0], [y0], [key], None,
-        participation, local_steps, batch_size, evaluate, engine,
+    run = prepare(
+        problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
+        batch_size=batch_size, evaluate=evaluate, engine=engine,
     )  # fmt: skip
     solution = run.go(rounds, every, progress, start)
     if solution.diverged:
         raise Diverged(solution.diverged[0], solution)
     return solution
+
+
+def prepare(
+    problem: Problem,
+    algorithm: Algorithm | str,
+    clients: Clients,
+    x0: Any,
+    y0: Any,
+    *,
+    key: Any = 0,
+    participation: Participation | int | None = None,
+    local_steps: int | Steps = 1,
+    batch_size: BatchSize = None,
+    evaluate: Metrics | None = None,
+    engine: Simulator | None = None,
+) -> "_Run":
+    """All checks of :func:`solve`, and nothing more: what comes back is ready to go."""
+    return _Run.of(
+        problem, [algorithm], [clients], [x0], [y0], [key], None,
+        participation, local_steps, batch_size, evaluate, engine,
+    )  # fmt: skip
 
 
 def solve_many(
