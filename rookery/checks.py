@@ -334,8 +334,10 @@ class _Check:
     def _accepted(self, *offered: Steps) -> Steps:
         """The first of these numbers of local steps that the algorithm takes."""
         for steps in offered:
+            start = self.clients, self.x0, self.y0
             try:
-                prepare(self.problem, self.algorithm, self.clients, self.x0, self.y0, local_steps=steps, batch_size=2)
+                with self._doing("a first run", ValueError):
+                    prepare(self.problem, self.algorithm, *start, local_steps=steps, batch_size=2)
             except ValueError as error:
                 refused = error
             else:
@@ -351,9 +353,12 @@ class _Check:
             raise AssertionError(f"{self.name}: {text}")
 
     @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
+    def _doing(self, what: str, *let: type[Exception]) -> Iterator[None]:
+        """Turns exceptions, but for those of the types ``let``, into ones that say what was being done."""
         try:
             yield
+        except let:
+            raise
         except Diverged as error:
             text = f"{what} must stay finite (curvatures are about 1; are the rates too large?), but {error}"
             raise AssertionError(f"{self.name}: {text}") from error

@@ -13,8 +13,17 @@ import rookery as rk
 from rookery.checks import check_algorithm
 from rookery.schedules import at
 
+ALIKE = {  # share nearly all of their code with one that is checked every time
+    "ShroFBO", "FedNest_SGD", "LFedNest_SVRG", "Local-BSGM", "AdaFBiO", "DistBiO", "DistBiOAcc", "Local SGDA", "Local SGDA+",
+    "Momentum Local SGDA", "FSGDA", "CODA+", "FedNest-minimax", "GD-CW", "FedNest-CW", "AFL", "val", "avg", "opt",
+}  # fmt: skip
 
-@pytest.mark.parametrize("name", rk.algorithms)
+
+def every_algorithm():
+    return [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in rk.algorithms]
+
+
+@pytest.mark.parametrize("name", every_algorithm())
 def test_every_algorithm_keeps_the_contract(name):
     check_algorithm(rk.algorithms[name]())
 

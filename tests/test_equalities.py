@@ -115,15 +115,6 @@ def test_T26_adaptive_rate_follows_its_formula_and_stays_in_the_clip_interval():
 # --- several local steps, one lower level ----------------------------------------------------------------------------
 
 
-def test_T12_storm_and_ema_with_weight_one_are_the_plain_direction():
-    new, old, d = ({"x": np.random.default_rng(seed).standard_normal(3)} for seed in range(3))
-    np.testing.assert_array_equal(storm(new, old, d, {"x": 1.0})["x"], new["x"])
-    assert np.abs(storm(new, old, d, {"x": 0.9})["x"] - new["x"]).max() > 0.01
-    plain = final(BILEVEL, rk.ShroFBO(**ETA, **GAMMA), QB, local_steps=3, **BATCH)
-    for kind in (rk.ASFBO, rk.LAASFBO):
-        same(final(BILEVEL, kind(**ETA, **FIXED, beta=1.0), QB, local_steps=3, **BATCH), plain)
-
-
 def test_T15_fedbio_equals_simfbo_with_server_steps_equal_to_client_steps():
     gamma = {name.replace("eta", "gamma"): rate for name, rate in ETA.items()}
     for quadratic in (QB, QB.reweighted(np.ones(4))):
@@ -133,7 +124,11 @@ def test_T15_fedbio_equals_simfbo_with_server_steps_equal_to_client_steps():
         differ(fedbio, final(BILEVEL, rk.SimFBO(**ETA, **GAMMA), quadratic, **setting))
 
 
-def test_T25_asfbo_with_beta_one_and_constant_rates_is_shrofbo_and_simfbo():
+def test_T12_T25_asfbo_with_beta_one_and_constant_rates_is_shrofbo_and_simfbo():
+    new, old, d = ({"x": np.random.default_rng(seed).standard_normal(3)} for seed in range(3))
+    np.testing.assert_array_equal(storm(new, old, d, {"x": 1.0})["x"], new["x"])
+    assert np.abs(storm(new, old, d, {"x": 0.9})["x"] - new["x"]).max() > 0.01
+
     def run(kind, quadratic, **more):
         return final(BILEVEL, kind(**ETA, **(FIXED if issubclass(kind, rk.ASFBO) else GAMMA), **more), quadratic,
                      local_steps=3, **BATCH)  # fmt: skip
@@ -288,27 +283,27 @@ def kept(algorithm, quadratic, **setting):
     return {"x": solution.x, "y": solution.y}
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_T16_T17_local_variants(steps):
-    setting = {"local_steps": steps, **BATCH}
-    half = {**NEUMANN, "eta_x": 0.05, "eta_y": 0.075}
-    forget = {**NEUMANN, **CONSTANT, "c_x": 4.0, "c_y": 4.0, "first_batch": 1}
-    for quadratic in (QB, ALL_ON_ONE):
-        plain = kept(rk.FedBiOLocal(**half, products=3), quadratic, **setting)
-        acc = kept(rk.FedBiOAccLocal(**forget, products=3), quadratic, **setting)
-        if quadratic is ALL_ON_ONE:
-            same({"x": acc["x"], "y": acc["y"][0]}, {"x": plain["x"], "y": plain["y"][0]})
-        elif steps == 1:
-            same(acc, plain)
-        else:
+HALF_NEUMANN = {**NEUMANN, "eta_x": 0.05, "eta_y": 0.075}
+SOME = {**NEUMANN, **CONSTANT, "first_batch": 1, "products": 3}
+
+
+def test_T16_T17_local_variants_with_one_local_step():
+    plain = kept(rk.FedBiOLocal(**HALF_NEUMANN, products=3), QB, **BATCH)
+    same(plain, kept(rk.FedBiOAccLocal(**SOME, c_x=4.0, c_y=4.0), QB, **BATCH))
+    same(plain, kept(rk.DistBiO(**HALF_NEUMANN, products=3), QB, **BATCH))
+    acc = kept(rk.FedBiOAccLocal(**SOME, c_x=1.0, c_y=2.0), QB, **BATCH)
+    same(acc, kept(rk.DistBiOAcc(**SOME, c_x=1.0, c_y=2.0), QB, **BATCH))
+    differ(acc, plain)
+
+
+def test_T17_local_variants_with_several_local_steps_agree_for_one_client_only():
+    for quadratic in (EXACT, EXACT.reweighted(ONE)):
+        plain = kept(rk.FedBiOLocal(**HALF_NEUMANN, products=3), quadratic, local_steps=3)
+        acc = kept(rk.FedBiOAccLocal(**SOME, c_x=4.0, c_y=4.0), quadratic, local_steps=3)
+        if quadratic is EXACT:
             differ(acc, plain)
-    if steps == 1:
-        same(
-            kept(rk.DistBiO(**NEUMANN, products=3), QB, **setting),
-            kept(rk.FedBiOLocal(**NEUMANN, products=3), QB, **setting),
-        )
-        some = {**NEUMANN, **CONSTANT, "c_x": 1.0, "c_y": 2.0, "first_batch": 1, "products": 3}
-        same(kept(rk.DistBiOAcc(**some), QB, **setting), kept(rk.FedBiOAccLocal(**some), QB, **setting))
+        else:
+            same({"x": acc["x"], "y": acc["y"][0]}, {"x": plain["x"], "y": plain["y"][0]})
 
 
 def test_T18_fedbio_local_with_a_long_series_follows_the_exact_hypergradient():
@@ -380,12 +375,11 @@ def test_T35_one_batch_for_both_gradients_and_both_at_the_old_point(name):
 
 
 def test_T37_minimax_as_bilevel_has_z_zero_and_the_same_hypergradient():
-    clients = QM.clients()
-    for problem in (MINIMAX, MINIMAX.as_bilevel()):
-        each = jax.jit(partial(rk.measures.hypergradient, problem, clients))(X0, Y0)
-        np.testing.assert_allclose(each.gradient, QM.gradient(X0), rtol=1e-9)
-        np.testing.assert_allclose(each.y, QM.y_star(X0), rtol=1e-9)
-        np.testing.assert_allclose(each.z, np.zeros(q.DY), atol=1e-10)
+    bilevel = MINIMAX.as_bilevel()
+    found = jax.jit(partial(rk.measures.hypergradient, bilevel, QM.clients()))(X0, Y0)
+    np.testing.assert_allclose(found.gradient, QM.gradient(X0), rtol=1e-9)
+    np.testing.assert_allclose(found.y, QM.y_star(X0), rtol=1e-9)
+    np.testing.assert_allclose(found.z, np.zeros(q.DY), atol=1e-10)
 
 
 # --- client weighting ------------------------------------------------------------------------------------------------

@@ -219,9 +219,9 @@ def test_whole_sets_of_unequal_sizes_are_as_exact_as_the_variables():
     np.testing.assert_allclose(jax.jit(jax.vmap(value))(jnp.arange(q.N)), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("sizes", "level"), [(2, "global"), ([1, 4, 2, 3], "global"), (2, "local")])
-def test_T06_hypergradient_against_closed_form_and_central_differences(sizes, level):
-    quadratic = q.make_bilevel(3, sizes=sizes, scatter=0.5, p=q.WEIGHTS)
+@pytest.mark.parametrize("level", ["global", "local"])
+def test_T06_hypergradient_against_closed_form_and_central_differences(level):
+    quadratic = q.make_bilevel(3, sizes=2, scatter=0.5, p=q.WEIGHTS)
     problem = rk.Bilevel(q.upper, q.lower, lower_level=level)
     found = jax.jit(partial(rk.measures.hypergradient, problem, quadratic.clients()))(X0, Y0)
     gradient, phi = (
@@ -237,7 +237,7 @@ def test_T06_hypergradient_against_closed_form_and_central_differences(sizes, le
     assert np.linalg.norm(quadratic.averaged_local(X0) - gradient(X0)) > 1e-2  # sums before the inverse
 
 
-def test_T06_hypergradient_of_a_problem_that_is_not_quadratic():
+def test_T06_hypergradient_of_a_problem_that_is_not_quadratic_with_clients_of_unequal_sizes():
     problem, splits = small.make_bilevel(3, seed=1)
     p = np.array([0.5, 0.2, 0.3])
     clients = rk.Clients(rk.Split(*splits["lower"]), rk.Split(*splits["upper"]), weights=p)
