@@ -20,10 +20,10 @@ demo: $(VENV)/ready  ## five algorithms on scikit-learn's digits: a table and a 
 	$(BIN)/rookery demo
 
 test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/ready  ## and what is slow, at most 30 minutes
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff check .

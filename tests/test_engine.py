@@ -718,7 +718,7 @@ def test_whole_sets_of_very_different_sizes_equal_a_loop_in_numpy(uneven):
 
 def test_a_run_on_whole_sets_of_very_different_sizes_equals_its_transcription(uneven):
     problem, _, clients = uneven
-    rates = {name: 0.1 for name in ("eta_x", "eta_y", "eta_theta", "gamma_x", "gamma_y", "gamma_theta")}
+    rates = dict.fromkeys(("eta_x", "eta_y", "eta_theta", "gamma_x", "gamma_y", "gamma_theta"), 0.1)
     rates |= {"c": 2.0, "nu": 1.5}
     draws = Draws(clients, key=1, participation=2)
     states = paper.mefbo(problem, draws, np.asarray(X0), np.asarray(Y0), rounds=3, **rates)
