@@ -20,6 +20,8 @@ BATCH, PARTICIPANTS, STEPS, SERVER, ALGORITHM = range(5)
 def as_key(key: Any, name: str = "key") -> Array:
     """A threefry key from a seed or a key."""
     if isinstance(key, int) and not isinstance(key, bool):
+        if not -(2**63) <= key < 2**63:
+            raise ValueError(f"{name} must be a seed of at most 64 bits, got {key}")
         return jax.random.key(key, impl="threefry2x32")
     if isinstance(key, Array) and key.shape == () and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if str(jax.random.key_impl(key)) != "threefry2x32":

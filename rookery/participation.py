@@ -77,7 +77,7 @@ class Bernoulli(Participation):
     probability: float = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if not 0 < self.probability <= 1:
+        if not isinstance(self.probability, int | float) or not 0 < self.probability <= 1:
             raise ValueError(f"Bernoulli: probability must be in (0, 1], got {self.probability!r}")
 
     def slots(self, n: int) -> int:
@@ -105,11 +105,15 @@ class Replay(Participation):
     mask: Array
 
     def __init__(self, trace: Sequence[Any]):
+        if any(np.ndim(ids) == 0 for ids in trace):
+            raise TypeError(f"Replay: every round needs a list of ids, got {trace!r}")
         rounds = [[list(ids)] if np.ndim(ids[0]) == 0 else [list(draw) for draw in ids] for ids in trace if len(ids)]
         if not rounds or len(rounds) != len(trace) or any(not draw for draws in rounds for draw in draws):
             raise ValueError(f"Replay: every round needs at least one participant, got {trace!r}")
         for round, draws in enumerate(rounds):
             for ids in draws:
+                if not all(isinstance(id, int | np.integer) for id in ids):
+                    raise TypeError(f"Replay: ids must be integers, got {ids} in round {round}")
                 if len(set(ids)) != len(ids):
                     raise ValueError(f"Replay: a client takes part once a round, got {ids} in round {round}")
         width, most = max(len(d) for r in rounds for d in r), max(len(r) for r in rounds)
@@ -129,7 +133,8 @@ class Replay(Participation):
     def check(self, n: int) -> None:
         """All recorded ids are below ``n``."""
         if not 0 <= int(self.ids.min()) <= int(self.ids.max()) < n:
-            raise ValueError(f"participation: recorded ids must be in 0..{n - 1}, got {int(self.ids.max())}")
+            bad = int(self.ids.min()) if int(self.ids.min()) < 0 else int(self.ids.max())
+            raise ValueError(f"participation: recorded ids must be in 0..{n - 1}, got {bad}")
 
 
 def _floyd(key: Array, n: int, slots: int, count: Array) -> tuple[Array, Array]:

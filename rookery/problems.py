@@ -164,9 +164,21 @@ def call_loss(loss: Loss, arguments: tuple[Any, ...], key: Any, client: Any) -> 
 
 
 def _loss(loss: Loss, name: str) -> Loss:
-    if not callable(loss):
-        raise TypeError(f"{name} must be a function of (x, y, batch), got {loss!r}")
+    wanted = ("w", "batch") if name in ("loss", "validation") else ("x", "y", "batch")
+    if not callable(loss) or not _takes(loss, len(wanted)):
+        raise TypeError(f"{name} must be a function of ({', '.join(wanted)}), got {loss!r}")
     return loss
+
+
+def _takes(loss: Loss, arguments: int) -> bool:
+    """Whether the loss can be called with so many arguments, beside those it gets by name."""
+    signature = inspect.signature(loss)
+    named = {name: None for name in ("key", "client") if name in signature.parameters}
+    try:
+        signature.bind(*[None] * arguments, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def _set(chosen: Set | None, name: str) -> Set:

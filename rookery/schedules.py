@@ -33,6 +33,10 @@ class Cosine(Schedule):
     end: Any
     rounds: Any
 
+    def __check_init__(self) -> None:
+        if isinstance(self.rounds, int | float) and self.rounds <= 0:
+            raise ValueError(f"Cosine: rounds must be positive, got {self.rounds!r}")
+
     def __call__(self, t: Any) -> Any:
         """The rate of round t."""
         part = jnp.clip(jnp.asarray(t, jnp.result_type(self.start)) / self.rounds, 0.0, 1.0)

@@ -26,7 +26,7 @@ from rookery.layout import Layout, same_structure
 from rookery.measures import Losses
 from rookery.oracles import UNITS
 from rookery.participation import Full, Participation, Steps, check_participation
-from rookery.problems import ClientWeighting, Flat, Problem
+from rookery.problems import ClientWeighting, Flat, Minimax, Problem
 from rookery.validation import check_count, check_loss, check_mean_form
 
 Metrics = Callable[[Any, Any], Mapping[str, Any]]
@@ -260,6 +260,8 @@ class _Run:
     ) -> "_Run":
         if not isinstance(problem, Problem):
             raise TypeError(f"problem must be rk.Bilevel, rk.Minimax or rk.ClientWeighting, got {problem!r}")
+        if evaluate is not None and not callable(evaluate):
+            raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
         if engine is not None and not isinstance(engine, Simulator):
             raise TypeError(f"engine must be rk.Simulator(), got {engine!r}")
         for clients in all_clients:
@@ -300,7 +302,8 @@ class _Run:
             )
         for name, split, size in (("lower", clients.lower, sizes[0]), ("upper", upper, sizes[1])):
             loss = flat.lower if name == "lower" else flat.upper
-            check_loss(loss, split, *layouts, name)
+            what = "objective" if isinstance(problem, Minimax) else f"{name} loss"
+            check_loss(loss, split, *layouts, what)
             if size is None and not split.sizes_equal:
                 check_mean_form(loss, split, layouts[0].ravel(x0s[0]), layouts[1].ravel(y0s[0]), name)
         for each in chosen:
@@ -347,7 +350,7 @@ class _Run:
             state = self._initial_state()
             history.append(self._row(0, None, None, 0.0, evaluate(state)))
         else:
-            state = start.state if isinstance(start, Solution) else start
+            state = self._continued(start)
             state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
         end = int(state.round) + rounds
         before = history.rows[-1] if history.rows else None
@@ -369,6 +372,21 @@ class _Run:
             state = replace(state, round=int(state.died))  # where its iterates are
         x, y = evaluate.output(state)
         return Solution(x, y, history, state, self.lanes, self._divergences(state))
+
+    def _continued(self, start: Any) -> State:
+        """The state to go on from, if it is one of such a run."""
+        state = start.state if isinstance(start, Solution) else start
+        if not isinstance(state, State):
+            raise TypeError(f"start must be a solution or its state, got {start!r}")
+        mine, theirs = (
+            jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), replace(each, round=None))
+            for each in (jax.eval_shape(self._initial_state), state)
+        )
+        if mine != theirs:
+            raise ValueError(
+                f"start must be of the same algorithm, problem, clients and lanes: it holds {theirs}, this run {mine}"
+            )
+        return state
 
     def _initial_state(self) -> State:
         if self.lanes is None:
@@ -456,7 +474,10 @@ def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[A
 
 
 def _by_hand(evaluate: Metrics, flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> dict[str, Any]:
-    return dict(evaluate(*_output(flat, algorithm, server, keep)))
+    metrics = evaluate(*_output(flat, algorithm, server, keep))
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"evaluate must return a dict of scalars, got {metrics!r}")
+    return dict(metrics)
 
 
 @eqx.filter_jit
@@ -520,9 +541,14 @@ def _map_tables(fn: Callable[..., Any], clients: Clients, *more: Clients) -> Cli
 def _stack_clients(all_clients: list[Clients]) -> Clients:
     first = all_clients[0]
     for lane, clients in enumerate(all_clients):
-        same = same_structure(clients, first) and all(
-            a is b or (a.shape == b.shape and bool(jnp.array_equal(a, b)))
-            for a, b in zip(jax.tree.leaves(_data(first)), jax.tree.leaves(_data(clients)), strict=True)
+        shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(each)] for each in (clients, first)]
+        same = (
+            same_structure(clients, first)
+            and shapes[0] == shapes[1]
+            and all(
+                a is b or (a.shape == b.shape and bool(jnp.array_equal(a, b)))
+                for a, b in zip(jax.tree.leaves(_data(first)), jax.tree.leaves(_data(clients)), strict=True)
+            )
         )
         if not same:
             raise ValueError(

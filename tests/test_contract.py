@@ -13,14 +13,15 @@ import rookery as rk
 from rookery.checks import check_algorithm
 from rookery.schedules import at
 
-ALIKE = {  # share nearly all of their code with one that is checked every time
-    "ShroFBO", "FedNest_SGD", "LFedNest_SVRG", "Local-BSGM", "AdaFBiO", "DistBiO", "DistBiOAcc", "Local SGDA", "Local SGDA+",
-    "Momentum Local SGDA", "FSGDA", "CODA+", "FedNest-minimax", "GD-CW", "FedNest-CW", "AFL", "val", "avg", "opt",
+QUICK = {  # of each family, and of each thing that an algorithm may do, at least one; the others are slow tests
+    "MeFBO", "FedBiO", "FedBiOAcc", "ASFBO", "FedNest", "FedMBO", "CommFedBiO", "FedBiO-Local", "FedBiOAcc-Local",
+    "FedSGDA+", "FedSGDA-M", "CODASCA", "PrimalDual", "SUSTAIN-CW",
 }  # fmt: skip
 
 
 def every_algorithm():
-    return [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in rk.algorithms]
+    assert set(rk.algorithms) >= QUICK
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in rk.algorithms]
 
 
 @pytest.mark.parametrize("name", every_algorithm())

@@ -7,7 +7,6 @@ three examples of a client are the same one, which runs the same compiled progra
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,25 +33,14 @@ GAMMA = {"gamma_x": 0.12, "gamma_y": 0.1, "gamma_z": 0.07}
 FIXED = {f"clip_{v}": (GAMMA[f"gamma_{v}"], GAMMA[f"gamma_{v}"]) for v in "xyz"}  # ASFBO's rates held constant
 
 
-class Taus(rk.Steps):
-    """τ_i as given, one a client."""
-
-    table: jnp.ndarray
-
-    def draw(self, key, client, round):
-        return self.table[client]
-
-
-def taus(*table):
-    return Taus(1, 4, jnp.asarray(table, jnp.int32))
-
-
 def final(problem, algorithm, quadratic, rounds=ROUNDS, **setting):
     return q.run(problem, algorithm, quadratic, rounds, **setting).state.server
 
 
 def same(ours, theirs, rtol=1e-10, names=None):
-    for name in names or sorted(set(ours) & set(theirs)):
+    names = names or sorted(set(ours) & set(theirs))
+    assert names
+    for name in names:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=rtol, atol=rtol, err_msg=name)
 
 
@@ -200,13 +188,13 @@ def test_T21_T22_unequal_local_work(rho):
     setting = {"participation": 2, **BATCH}
     weights = np.ones(4) if rho == "active" else q.WEIGHTS
     quadratic = QB.reweighted(weights)
-    equal = {**setting, "local_steps": taus(3, 3, 3, 3)}
+    equal = {**setting, "local_steps": q.taus(3, 3, 3, 3)}
     shro = final(BILEVEL, rk.ShroFBO(**ETA, **GAMMA, rho=rho), quadratic, **equal)
     same(shro, final(BILEVEL, rk.SimFBO(**ETA, **GAMMA), quadratic, **equal))
     # constant directions: D_x = a_i, D_y = −e_i, D_z = −b_i wherever the client is
     still = {"P", "R", "S", "H", "E"}
     affine = q.QB([{k: v * (k not in still) for k, v in each.items()} for each in EXACT.data], quadratic.p)
-    steps = taus(1, 4, 2, 3)
+    steps = q.taus(1, 4, 2, 3)
     tau = np.asarray(steps.table)
     active = Draws(affine.clients(), participation=2, key=BATCH["key"]).participants(0)
     assert len({*tau[active]}) == 2

@@ -22,15 +22,6 @@ SAME_QM = q.make_minimax(same=True, p=q.WEIGHTS)
 NU = 1.5
 
 
-class Taus(rk.Steps):
-    """τ_i as given, one a client."""
-
-    table: jnp.ndarray
-
-    def draw(self, key, client, round):
-        return self.table[client]
-
-
 def bias(quadratic, x):
     return np.linalg.norm(quadratic.gradient(np.asarray(x)))
 
@@ -94,7 +85,7 @@ def test_T40_T42_fedbioacc_is_exact_without_forgetting_else_biased_in_c():
 
 def test_T44_unequal_local_work_moves_simfbo_but_not_the_normalised():
     tau = np.array([1, 4, 2, 3])
-    steps = Taus(1, 4, jnp.asarray(tau, jnp.int32))
+    steps = q.taus(*tau)
     reweighted = QB.reweighted(QB.p * tau)
     assert np.linalg.norm(reweighted.x_star - QB.x_star) > 0.01
     constant = {f"clip_{v}": (RATES[f"gamma_{v}"],) * 2 for v in "xyz"}

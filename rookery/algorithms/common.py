@@ -98,8 +98,12 @@ def require(ok: Any, owner: object, name: str, value: Any, accepted: str) -> Non
 
 
 def known(value: Any) -> np.ndarray | None:
-    """The value of a hyperparameter as an array, or None if it is traced or a schedule."""
-    return None if isinstance(value, Tracer | Schedule) else np.asarray(value)
+    """The value of a hyperparameter as an array (not a number if it is none), or None if it is traced or a schedule."""
+    if isinstance(value, Tracer | Schedule):
+        return None
+    array = np.asarray(value)
+    number = np.issubdtype(array.dtype, np.number) and not isinstance(value, list | tuple)
+    return array if number else np.asarray(np.nan)
 
 
 def check_rates(owner: object, *names: str) -> None:

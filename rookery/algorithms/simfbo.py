@@ -177,8 +177,9 @@ class ASFBO(ShroFBO):
         check_fraction(self, "decay", zero=True, schedule=True)
         check_positive(self, "epsilon")
         for name in ("clip_x", "clip_y", "clip_z"):
-            low, high = getattr(self, name)
-            require(low is None or _ordered(low, high), self, name, (low, high), "(low, high) with 0 <= low <= high")
+            clip = getattr(self, name)
+            pair = isinstance(clip, tuple) and len(clip) == 2
+            require(pair and _ordered(*clip), self, name, clip, "(low, high) with 0 <= low <= high")
 
     def init(self, x: Array, y: Array) -> Tree:
         """z and the running sizes s start at 0."""

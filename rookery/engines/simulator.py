@@ -38,8 +38,9 @@ class Simulator:
     clients_at_once: int | None = None
 
     def __post_init__(self) -> None:
-        if self.clients_at_once is not None and self.clients_at_once < 1:
-            raise ValueError(f"clients_at_once must be at least 1, got {self.clients_at_once}")
+        number = self.clients_at_once
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"clients_at_once must be an integer of at least 1, got {number!r}")
 
 
 @jax.tree_util.register_dataclass
