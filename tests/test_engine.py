@@ -2,7 +2,10 @@
 
 import csv
 import itertools
+import warnings
 from collections import Counter
+from dataclasses import replace
+from importlib import import_module
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -16,6 +19,7 @@ from scipy.special import comb
 
 import rookery as rk
 from rookery.algorithm import participant_weights
+from rookery.engines.simulator import _advance
 from rookery.engines.walk import mean_of
 from rookery.keys import PARTICIPANTS, Stream, _threefry, as_key, fold
 from rookery.layout import Layout
@@ -29,6 +33,8 @@ from tests.test_contract import every_algorithm
 
 X0, Y0 = jnp.linspace(-0.5, 0.5, small.DX), jnp.linspace(0.3, -0.3, small.DY)
 TRACED: Counter = Counter()
+SOLVE = import_module("rookery.solve")  # rookery.solve itself is the function
+EQUAL_STEPS = {"FedBiOAcc", "FedBiOAcc-Local", "Local-BSGVR", "Local-BSGM", "AdaFBiO"}
 
 
 def nothing(x, y):
@@ -132,6 +138,32 @@ def test_T02_clients_at_a_time(world):
     """Three at a time of four leaves two slots of the last group unused."""
     everybody = {"participation": None}
     same(run(world, engine=rk.Simulator(3), **everybody), run(world, **everybody), 1e-12)
+
+
+class Slots(rk.Algorithm):
+    """Notes how many slots an exchange has."""
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
+
+    def init(self, x, y):
+        return {"x": x, "y": y, "slots": jnp.zeros(())}
+
+    def round(self):
+        def client(local, down, keep, carry):
+            return {"y": down["y"]}, keep, carry
+
+        return (
+            rk.Exchange(
+                lambda s: {"y": s["y"]}, client, lambda ctx, s, m: {**s, "slots": 0 * s["slots"] + len(ctx.ids)}
+            ),
+        )
+
+
+@pytest.mark.parametrize(("at_once", "slots"), [(1, 3), (2, 4), (100, 3)])
+def test_clients_at_a_time_fill_up_the_last_group_only(world, at_once, slots):
+    solution = rk.solve(world[0], Slots(), world[1], X0, Y0, rounds=1, participation=3, batch_size=2, evaluate=nothing,
+                        engine=rk.Simulator(at_once))  # fmt: skip
+    assert solution.state.server["slots"] == slots
 
 
 def test_T02_the_order_of_uploads_does_not_matter():
@@ -634,6 +666,24 @@ def test_float32_and_float64_runs_see_the_same_batches(world):
     assert ours.x.dtype == jnp.float32
     np.testing.assert_allclose(ours.x, theirs.x, rtol=2e-5)
     assert np.abs(run(world, key=6).x - theirs.x).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", every_algorithm())
+def test_a_float32_run_stays_float32_beside_float64_ones(name):
+    """Traced, not run: the loop over rounds refuses a state that changes its dtype."""
+    exact = Exact(name)
+    data = {key: each.astype(np.float32) for key, each in exact.data.items()}
+    clients = rk.Clients(rk.Split(data, exact.rows), server=data)
+    x0, y0 = jnp.full(3 if exact.solves == "weighting" else 2, 1 / 3, jnp.float32), YS.astype(jnp.float32)
+    steps = 1 if exact.steps == 1 or name == "FedMBO" else 2 if name in EQUAL_STEPS else rk.Steps(1, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = SOLVE.prepare(
+            exact.problem, exact.kind(), clients, x0, y0, local_steps=steps, batch_size=2, participation=2
+        )
+        state = replace(run._initial_state(), round=None)
+        after, _ = eqx.filter_eval_shape(_advance, (run.setting, jnp.int32(0), jnp.int32(1), None, None), state)
+    assert jax.tree.map(jnp.result_type, after.server) == jax.tree.map(jnp.result_type, state.server)
 
 
 class Probe(rk.Algorithm):
