@@ -260,7 +260,7 @@ def on_whole_set(loss: Callable[..., Array], split: Split, row: Any, key: MakeKe
     size = split.size[row]
 
     def rows(position: Array) -> tuple[Any, Array, Array]:
-        weight = jnp.where(position < size, 1 / size, 0.0)
+        weight = jnp.where(position < size, 1 / size.astype(jnp.result_type(float)), 0.0)
         return split.take(row, jnp.minimum(position, size - 1)), jnp.full_like(position, client), weight
 
     return _one_by_one(loss, rows, split.max_size, key)

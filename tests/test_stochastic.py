@@ -207,7 +207,6 @@ def test_closed_forms_of_the_test_problems():
     np.testing.assert_allclose(slopes(lambda y: minimax.value(saddle[0], y), saddle[1]), 0, atol=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="oracles.on_whole_set makes the weights 1/size of int32 sizes in float32")
 def test_whole_sets_of_unequal_sizes_are_as_exact_as_the_variables():
     quadratic = q.make_bilevel(3, sizes=[1, 4, 2, 3], scatter=0.5)
     split = quadratic.clients().upper
