@@ -20,7 +20,7 @@ from rookery.participation import Steps
 from rookery.problems import Flat
 from tests import quadratics as q
 from tests import transcriptions as paper
-from tests.test_equalities import taus
+from tests.quadratics import taus
 from tests.test_transcriptions import POWER, RANDOM_STEPS, bilevel, compare, power  # noqa: F401
 
 BILEVEL = rk.Bilevel(q.upper, q.lower)

@@ -133,7 +133,8 @@ class ShroFBO(SimFBO):
 
     def _rho(self, ctx: Context, h: Tree) -> Any:
         if isinstance(self.rho, str):
-            return h["work"] if self.rho == "active" else ctx.mean_steps()
+            rho = h["work"] if self.rho == "active" else ctx.mean_steps()
+            return jnp.asarray(rho, h["x"].dtype)
         return self.rho
 
 

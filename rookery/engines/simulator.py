@@ -82,7 +82,8 @@ class _Compiled(Walk):
     def draw(self, number: Any) -> tuple[Array, Array]:
         """Participants, padded to a multiple of the number computed at once."""
         ids, mask = self.setting.participants(self.round, number)
-        extra = -ids.shape[0] % (self.at_once or 1)
+        group = self.at_once or 1
+        extra = -ids.shape[0] % group if group < ids.shape[0] else 0
         return jnp.pad(ids, (0, extra), mode="edge"), jnp.pad(mask, (0, extra))
 
     def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
