@@ -98,7 +98,7 @@ class PrimalDual(Algorithm):
 
     def _server_with_slope(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         k = self._number(ctx.index)
-        slopes = jnp.where(ctx.mask, mean["slope"] * (ctx.n / ctx.active), 0)
+        slopes = jnp.where(ctx.mask, mean["slope"] * (ctx.n / ctx.active).astype(mean["slope"].dtype), 0)
         g_x = jnp.zeros_like(server["x"]).at[ctx.ids].add(slopes)
         new = self._step(ctx, server, mean, k)
         if self.random_k:
