@@ -270,7 +270,10 @@ class _Run:
         clients = all_clients[0]
         n = clients.n
         if isinstance(problem, ClientWeighting):
-            x0s = [jnp.full(n, 1 / n) if x0 is None else x0 for x0 in x0s]
+            x0s = [
+                jnp.full(n, 1 / n, Layout.of(y0, "y0").dtype) if x0 is None else x0
+                for x0, y0 in zip(x0s, y0s, strict=True)
+            ]
             for x0 in x0s:
                 if np.shape(x0) != (n,):
                     raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0)}")
@@ -438,7 +441,7 @@ class _Evaluation:
     def __init__(self, run: _Run):
         self._lanes = run.lanes
         self._flat = run.setting.flat
-        self._algorithm = eqx.filter(run.lane_setting(0).algorithm, eqx.is_array, inverse=True)  # rates don't matter
+        self._algorithm = run.setting.algorithm
         self._evaluate = run.evaluate
         if self._evaluate is None and not run.own_clients:
             self._evaluate = Losses(self._flat.problem, run.setting.clients)
@@ -446,25 +449,24 @@ class _Evaluation:
 
     def output(self, state: State) -> tuple[Any, Any]:
         """(x, y) as pytrees."""
-        get = partial(_output, self._flat, self._algorithm)
-        return (get if self._lanes is None else eqx.filter_vmap(get))(state.server, state.keep)
+        get = partial(_output, self._flat)
+        return (get if self._lanes is None else eqx.filter_vmap(get))(self._algorithm, state.server, state.keep)
 
     def __call__(self, state: State) -> dict[str, Any]:
         """The metrics as Python numbers, or arrays over lanes."""
         if self._evaluate is None:
             return {}
-        parts = (self._evaluate, self._flat, self._algorithm)
+        parts, run = (self._evaluate, self._flat), (self._algorithm, state.server, state.keep)
         if self._compiles:
             try:
-                return _numbers(_metrics(*parts, self._lanes is not None, state.server, state.keep), self._lanes)
+                return _numbers(_metrics(*parts, self._lanes is not None, *run), self._lanes)
             except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
                 self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
         if self._lanes is None:
-            return _numbers(_by_hand(*parts, state.server, state.keep), None)
+            return _numbers(_by_hand(*parts, *run), None)
         rows = []
         for lane in range(self._lanes):
-            server, keep = jax.tree.map(lambda leaf, lane=lane: leaf[lane], (state.server, state.keep))
-            rows.append(_numbers(_by_hand(*parts, server, keep), None))
+            rows.append(_numbers(_by_hand(*parts, *jax.tree.map(lambda leaf, lane=lane: leaf[lane], run)), None))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -482,11 +484,11 @@ def _by_hand(evaluate: Metrics, flat: Flat, algorithm: Algorithm, server: Any, k
 
 @eqx.filter_jit
 def _metrics(
-    evaluate: Metrics, flat: Flat, algorithm: Algorithm, batched: bool, server: Any, keep: Any
+    evaluate: Metrics, flat: Flat, batched: bool, algorithm: Algorithm, server: Any, keep: Any
 ) -> dict[str, Any]:
     """One program for every run that uses the same ``evaluate``."""
-    compute = partial(_by_hand, evaluate, flat, algorithm)
-    return (eqx.filter_vmap(compute) if batched else compute)(server, keep)
+    compute = partial(_by_hand, evaluate, flat)
+    return (eqx.filter_vmap(compute) if batched else compute)(algorithm, server, keep)
 
 
 def _numbers(metrics: Mapping[str, Any], lanes: int | None) -> dict[str, Any]:

@@ -686,6 +686,15 @@ def test_a_float32_run_stays_float32_beside_float64_ones(name):
     assert jax.tree.map(jnp.result_type, after.server) == jax.tree.map(jnp.result_type, state.server)
 
 
+def test_equal_weights_by_default_have_the_precision_of_the_model():
+    data = [np.ones((2, 2), np.float32)] * 3
+    clients, w = rk.Clients(data, server=data[0]), jnp.ones(2, jnp.float32)
+    run = SOLVE.prepare(
+        rk.ClientWeighting(lambda w, batch: ((batch @ w) ** 2).mean()), rk.PrimalDual(), clients, None, w
+    )
+    assert run.x.dtype == jnp.float32
+
+
 class Probe(rk.Algorithm):
     """Asks every client for the slope of f, which is the loss's own random number, at two points, steps and draws."""
 
@@ -857,6 +866,21 @@ def test_variables_that_are_modules_and_dictionaries():
     np.testing.assert_array_equal(solution.x["pick"], x0["pick"])
     assert (solution.x["scale"] != 1).all()
     assert solution.history["lower_loss"][-1] < 0.7 * solution.history["lower_loss"][0]
+
+
+class Doubled(rk.FedBiO):
+    """What it gives back depends on a rate."""
+
+    factor: Any = 2.0
+
+    def output(self, server, keep):
+        return self.factor * server["x"], server["y"]
+
+
+def test_the_output_of_an_algorithm_may_use_its_rates(world):
+    lanes = [Doubled(**RATES), Doubled(**RATES, factor=3.0)]
+    many = rk.solve_many(world[0], lanes, world[1], X0, Y0, keys=5, **{**SETTING, "rounds": 1})
+    np.testing.assert_allclose(many.x / many.state.server["x"], [[2.0] * small.DX, [3.0] * small.DX], rtol=1e-12)
 
 
 # --- one problem as another ------------------------------------------------------------------------------------------
