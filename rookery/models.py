@@ -36,3 +36,40 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 def squared_norm(tree: eqx.Module) -> Array:
     """‖tree‖², over all of its arrays."""
     return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
+
+
+class Conv(eqx.Module):
+    """A convolution with square kernels as one product of matrices: (examples, height, width, channels) to the same.
+
+    ``lax.conv`` under ``vmap`` over clients, each with its own kernel, is a grouped convolution, which is many times
+    slower on a CPU than gathering the patches and one batched product.
+    """
+
+    weight: Array
+    """(size · size · inputs, outputs), a patch's rows, columns and channels flattened in this order."""
+    bias: Array
+    size: int = eqx.field(static=True)
+    padding: int = eqx.field(static=True)
+
+    def __init__(self, inputs: int, outputs: int, key: Array, *, size: int = 3, padding: int = 0):
+        """Uniform in ±1/√(size² inputs), as PyTorch starts a convolution."""
+        dense = Dense(size * size * inputs, outputs, key)
+        self.weight, self.bias, self.size, self.padding = dense.weight, dense.bias, size, padding
+
+    def __call__(self, batch: Array) -> Array:
+        """Height and width become size + 2 padding − kernel + 1."""
+        p = self.padding
+        batch = jnp.pad(batch, ((0, 0), (p, p), (p, p), (0, 0)))
+        height, width = batch.shape[1] - self.size + 1, batch.shape[2] - self.size + 1
+        patches = [batch[:, i : i + height, j : j + width] for i in range(self.size) for j in range(self.size)]
+        return jnp.concatenate(patches, -1) @ self.weight + self.bias
+
+
+def max_pool(batch: Array) -> Array:
+    """The largest of each 2×2 block; an odd last row or column is dropped.
+
+    By slices and ``maximum``: the gradient of ``reduce_window`` is slow under ``vmap`` on a CPU.
+    """
+    height, width = batch.shape[1] // 2 * 2, batch.shape[2] // 2 * 2
+    rows = jnp.maximum(batch[:, 0:height:2], batch[:, 1:height:2])
+    return jnp.maximum(rows[:, :, 0:width:2], rows[:, :, 1:width:2])

@@ -29,6 +29,8 @@ from rookery.participation import Full, Participation, Steps, check_participatio
 from rookery.problems import ClientWeighting, Flat, Minimax, Problem
 from rookery.validation import check_count, check_loss, check_mean_form
 
+Axes = tuple[int | None, ...]
+"""For each leaf of a tree, whether it has an axis of lanes (0) or is the same for all (None)."""
 Metrics = Callable[[Any, Any], Mapping[str, Any]]
 BatchSize = int | None | tuple[int | None, int | None]
 
@@ -172,7 +174,7 @@ def prepare(
     """All checks of :func:`solve`, and nothing more: what comes back is ready to go."""
     return _Run.of(
         problem, [algorithm], [clients], [x0], [y0], [key], None,
-        participation, local_steps, batch_size, evaluate, engine,
+        participation, local_steps, batch_size, [evaluate], engine,
     )  # fmt: skip
 
 
@@ -188,7 +190,7 @@ def solve_many(
     participation: Participation | int | None = None,
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
-    evaluate: Metrics | None = None,
+    evaluate: Metrics | Lanes | None = None,
     every: int | None = None,
     engine: Simulator | None = None,
     progress: bool | None = None,
@@ -196,9 +198,10 @@ def solve_many(
 ) -> Solution:
     """Solves a batch of runs in one compiled program: seeds, rates, starts and splits.
 
-    ``algorithm`` (of one class, with other rates), ``clients`` (other splits of the same data) and ``keys`` may be
-    lists, ``x0`` and ``y0`` may be ``rk.Lanes([...])``; all lists have the same length, the number of lanes, and what is
-    not a list is the same for all. The other arguments are those of :func:`solve`.
+    ``algorithm`` (of one class, with other rates), ``clients`` (other splits of the same data, or other data of the
+    same shapes) and ``keys`` may be lists, ``x0``, ``y0`` and ``evaluate`` (Equinox modules) may be ``rk.Lanes([...])``;
+    all lists have the same length, the number of lanes, and what is not a list is the same for all. Arrays that are
+    equal in all lanes are stored once. The other arguments are those of :func:`solve`.
 
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
     ``solution.diverged``; the others go on.
@@ -209,16 +212,17 @@ def solve_many(
         "x0": _listed(x0, Lanes),
         "y0": _listed(y0, Lanes),
         "keys": _listed(keys, list | tuple | range | np.ndarray),
+        "evaluate": _listed(evaluate, Lanes),
     }
     lengths = {name: len(values) for name, values in given.items() if values is not None}
     if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(f"solve_many needs lists of one length for its lanes, got lengths {lengths}")
     lanes = next(iter(lengths.values()))
-    plain = {"algorithm": algorithm, "clients": clients, "x0": x0, "y0": y0, "keys": keys}
+    plain = {"algorithm": algorithm, "clients": clients, "x0": x0, "y0": y0, "keys": keys, "evaluate": evaluate}
     full = {name: values if values is not None else [plain[name]] * lanes for name, values in given.items()}
     run = _Run.of(
         problem, full["algorithm"], full["clients"], full["x0"], full["y0"], full["keys"], lanes,
-        participation, local_steps, batch_size, evaluate, engine,
+        participation, local_steps, batch_size, full["evaluate"], engine,
     )  # fmt: skip
     return run.go(rounds, every, progress, start)
 
@@ -239,7 +243,8 @@ class _Run:
     evaluate: Any
     engine: Simulator
     lanes: int | None
-    own_clients: bool
+    clients_axes: Axes | None
+    evaluate_axes: Axes | None
     costs: list[Cost]
 
     @classmethod
@@ -255,13 +260,14 @@ class _Run:
         participation: Any,
         local_steps: Any,
         batch_size: Any,
-        evaluate: Metrics | None,
+        evaluates: list[Metrics | None],
         engine: Simulator | None,
     ) -> "_Run":
         if not isinstance(problem, Problem):
             raise TypeError(f"problem must be rk.Bilevel, rk.Minimax or rk.ClientWeighting, got {problem!r}")
-        if evaluate is not None and not callable(evaluate):
-            raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
+        for evaluate in evaluates:
+            if evaluate is not None and not callable(evaluate):
+                raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
         if engine is not None and not isinstance(engine, Simulator):
             raise TypeError(f"engine must be rk.Simulator(), got {engine!r}")
         for clients in all_clients:
@@ -316,18 +322,21 @@ class _Run:
         seeds = [as_key(key) for key in keys]
         x = [layouts[0].ravel(x0) for x0 in x0s]
         y = [layouts[1].ravel(y0) for y0 in y0s]
-        own = any(each is not clients for each in all_clients)
         first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
         costs = costs_of(first, x[0], y[0])
         if steps.high > 1 and not any(cost.local_steps for cost in costs):
             raise ValueError(f"local_steps must be 1, for {name_of(type(chosen[0]))} makes none, got {local_steps!r}")
         if lanes is None:
-            return cls(first, x[0], y[0], evaluate, engine or Simulator(), None, False, costs)
-        tables = _stack_clients(all_clients) if own else clients
+            return cls(first, x[0], y[0], evaluates[0], engine or Simulator(), None, None, None, costs)
+        tables, axes = _stack_different(
+            all_clients, "clients", "splits with equal numbers, sizes and totals of examples"
+        )
+        judge, judge_axes = _stack_different(evaluates, "evaluate", "modules of one structure")
         setting = Setting(
             flat, _stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds), jnp.stack(x)
         )
-        return cls(setting, jnp.stack(x), jnp.stack(y), evaluate, engine or Simulator(), lanes, own, costs)
+        engine = engine or Simulator()
+        return cls(setting, jnp.stack(x), jnp.stack(y), judge, engine, lanes, axes, judge_axes, costs)
 
     def lane_setting(self, lane: int) -> Setting:
         """The setting of one lane."""
@@ -337,9 +346,7 @@ class _Run:
         def pick(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf[lane] if eqx.is_array(leaf) else leaf, tree)
 
-        clients = self.setting.clients
-        if self.own_clients:
-            clients = _map_tables(lambda leaf: leaf[lane], clients)
+        clients = _pick(self.setting.clients, self.clients_axes or (), lane)
         key, x0 = self.setting.key[lane], self.setting.x0[lane]
         return replace(self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=key, x0=x0)
 
@@ -358,13 +365,12 @@ class _Run:
         end = int(state.round) + rounds
         before = history.rows[-1] if history.rows else None
         seconds = before["seconds"] if before is not None else 0.0
-        mode = None if self.lanes is None else ("own" if self.own_clients else "shared")
         with _bar(self, rounds, progress) as show:
             while state.round < end and not bool((state.died >= 0).all()):
                 clock = time.perf_counter()
                 stop = min(end, (state.round // every + 1) * every)
                 made = stop - state.round
-                state, counted = advance(self.setting, state, made, self.engine.clients_at_once, mode)
+                state, counted = advance(self.setting, state, made, self.engine.clients_at_once, self.clients_axes)
                 activity = np.asarray(jax.block_until_ready(counted), np.int64)
                 seconds += time.perf_counter() - clock
                 metrics = evaluate(state)
@@ -442,9 +448,11 @@ class _Evaluation:
         self._lanes = run.lanes
         self._flat = run.setting.flat
         self._algorithm = run.setting.algorithm
-        self._evaluate = run.evaluate
-        if self._evaluate is None and not run.own_clients:
+        self._evaluate, self._axes = run.evaluate, run.evaluate_axes
+        if self._evaluate is None:
             self._evaluate = Losses(self._flat.problem, run.setting.clients)
+            if run.clients_axes is not None:
+                self._axes = (None,) * len(jax.tree.leaves(self._flat.problem)) + run.clients_axes
         self._compiles = True
 
     def output(self, state: State) -> tuple[Any, Any]:
@@ -454,19 +462,18 @@ class _Evaluation:
 
     def __call__(self, state: State) -> dict[str, Any]:
         """The metrics as Python numbers, or arrays over lanes."""
-        if self._evaluate is None:
-            return {}
-        parts, run = (self._evaluate, self._flat), (self._algorithm, state.server, state.keep)
+        run = (self._algorithm, state.server, state.keep)
         if self._compiles:
             try:
-                return _numbers(_metrics(*parts, self._lanes is not None, *run), self._lanes)
+                return _numbers(_metrics(self._flat, self._evaluate, self._axes, *run), self._lanes)
             except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
                 self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
-        if self._lanes is None:
-            return _numbers(_by_hand(*parts, *run), None)
+        if self._axes is None:
+            return _numbers(_by_hand(self._flat, self._evaluate, *run), None)
         rows = []
-        for lane in range(self._lanes):
-            rows.append(_numbers(_by_hand(*parts, *jax.tree.map(lambda leaf, lane=lane: leaf[lane], run)), None))
+        for lane in range(self._lanes or 0):
+            one = _pick(self._evaluate, self._axes, lane), *jax.tree.map(lambda leaf, lane=lane: leaf[lane], run)
+            rows.append(_numbers(_by_hand(self._flat, *one), None))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -475,7 +482,7 @@ def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[A
     return flat.x.unravel(x), jax.vmap(flat.y.unravel)(y) if y.ndim == 2 else flat.y.unravel(y)
 
 
-def _by_hand(evaluate: Metrics, flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> dict[str, Any]:
+def _by_hand(flat: Flat, evaluate: Metrics, algorithm: Algorithm, server: Any, keep: Any) -> dict[str, Any]:
     metrics = evaluate(*_output(flat, algorithm, server, keep))
     if not isinstance(metrics, Mapping):
         raise TypeError(f"evaluate must return a dict of scalars, got {metrics!r}")
@@ -484,11 +491,14 @@ def _by_hand(evaluate: Metrics, flat: Flat, algorithm: Algorithm, server: Any, k
 
 @eqx.filter_jit
 def _metrics(
-    evaluate: Metrics, flat: Flat, batched: bool, algorithm: Algorithm, server: Any, keep: Any
+    flat: Flat, evaluate: Metrics, axes: Axes | None, algorithm: Algorithm, server: Any, keep: Any
 ) -> dict[str, Any]:
     """One program for every run that uses the same ``evaluate``."""
-    compute = partial(_by_hand, evaluate, flat)
-    return (eqx.filter_vmap(compute) if batched else compute)(algorithm, server, keep)
+    compute: Callable[..., dict[str, Any]] = partial(_by_hand, flat)
+    if axes is not None:
+        lanes = jax.tree.unflatten(jax.tree.structure(evaluate), axes)
+        compute = eqx.filter_vmap(compute, in_axes=(lanes, eqx.if_array(0), eqx.if_array(0), eqx.if_array(0)))
+    return compute(evaluate, algorithm, server, keep)
 
 
 def _numbers(metrics: Mapping[str, Any], lanes: int | None) -> dict[str, Any]:
@@ -531,37 +541,36 @@ def _stack(trees: list[Any], name: str) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-def _map_tables(fn: Callable[..., Any], clients: Clients, *more: Clients) -> Clients:
-    """Maps over who holds what, but not over the data themselves."""
-
-    def one(path: Any, leaf: Any, *others: Any) -> Any:
-        return leaf if any(getattr(p, "name", "") == "data" for p in path) else fn(leaf, *others)
-
-    return jax.tree_util.tree_map_with_path(one, clients, *more)
-
-
-def _stack_clients(all_clients: list[Clients]) -> Clients:
-    first = all_clients[0]
-    for lane, clients in enumerate(all_clients):
-        shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(each)] for each in (clients, first)]
-        same = (
-            same_structure(clients, first)
-            and shapes[0] == shapes[1]
-            and all(
-                a is b or (a.shape == b.shape and bool(jnp.array_equal(a, b)))
-                for a, b in zip(jax.tree.leaves(_data(first)), jax.tree.leaves(_data(clients)), strict=True)
-            )
-        )
+def _stack_different(trees: list[Any], name: str, need: str) -> tuple[Any, Axes]:
+    """One tree for all lanes: arrays that differ are stacked, those that don't are shared."""
+    for lane, tree in enumerate(trees):
+        pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(trees[0]), strict=False)
+        same = same_structure(tree, trees[0]) and all(_alike(a, b) for a, b in pairs)
         if not same:
-            raise ValueError(
-                f"clients: all lanes of one program need splits of the same data with equal numbers of clients, equal "
-                f"largest sizes and totals; lane {lane} differs from lane 0"
-            )
-    return _map_tables(lambda *leaves: jnp.stack(leaves), *all_clients)
+            raise ValueError(f"{name}: all lanes of one program need {need}; lane {lane} differs from lane 0")
+
+    columns = list(zip(*map(jax.tree.leaves, trees), strict=True))
+    axes = tuple(None if all(_same(leaf, column[0]) for leaf in column[1:]) else 0 for column in columns)
+    leaves = [column[0] if axis is None else jnp.stack(column) for axis, column in zip(axes, columns, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(trees[0]), leaves), axes
 
 
-def _data(clients: Clients) -> Any:
-    return clients.lower.data, clients.upper.data, None if clients.server is None else clients.server.data
+def _pick(tree: Any, axes: Axes, lane: int) -> Any:
+    """The tree of one lane."""
+    leaves, structure = jax.tree.flatten(tree)
+    picked = [leaf if axis is None else leaf[lane] for axis, leaf in zip(axes, leaves, strict=True)]
+    return jax.tree.unflatten(structure, picked)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or not eqx.is_array(a) or bool(jnp.array_equal(a, b))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two leaves can be lanes of one array, or are the same value."""
+    if eqx.is_array(a) and eqx.is_array(b):
+        return a.shape == b.shape and a.dtype == b.dtype
+    return bool(a is b or a == b)
 
 
 @contextmanager

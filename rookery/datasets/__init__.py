@@ -1,5 +1,6 @@
 """Data sets."""
 
-from rookery.datasets.digits import Dataset, digits
+from rookery.datasets.dataset import Dataset
+from rookery.datasets.digits import digits
 
 __all__ = ["Dataset", "digits"]

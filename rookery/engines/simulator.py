@@ -212,7 +212,7 @@ def _one_round(setting: Setting, state: State, activity: Array, at_once: int | N
 
 
 @eqx.filter_jit(donate="all-except-first")
-def _advance(fixed: tuple[Setting, Array, Array, int | None, str | None], state: State) -> tuple[State, Array]:
+def _advance(fixed: tuple[Setting, Array, Array, int | None, Any], state: State) -> tuple[State, Array]:
     """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
     setting, start, stop, at_once, lanes = fixed
     shape = (count_steps(setting.algorithm.round()), 2, 3)
@@ -230,16 +230,12 @@ def _advance(fixed: tuple[Setting, Array, Array, int | None, str | None], state:
     return eqx.filter_vmap(run, in_axes=(_lane_axes(setting, lanes), 0))(setting, state)
 
 
-def _lane_axes(setting: Setting, lanes: str) -> Setting:
-    """Which arrays of a setting have an axis of lanes: keys and rates; tables of who holds what if each lane has one."""
-
-    def table(path: Any, leaf: Any) -> int | None:
-        return None if lanes == "shared" or any(getattr(p, "name", "") == "data" for p in path) else 0
-
+def _lane_axes(setting: Setting, lanes: tuple[int | None, ...]) -> Setting:
+    """Which arrays of a setting have an axis of lanes: keys, rates, and those of the clients that ``lanes`` tells."""
     return Setting(
         flat=None,  # type: ignore[arg-type]
         algorithm=eqx.if_array(0),  # type: ignore[arg-type]
-        clients=jax.tree_util.tree_map_with_path(table, setting.clients),
+        clients=jax.tree.unflatten(jax.tree.structure(setting.clients), lanes),
         participation=None,  # type: ignore[arg-type]
         steps=None,  # type: ignore[arg-type]
         batch_size=setting.batch_size,
@@ -249,9 +245,12 @@ def _lane_axes(setting: Setting, lanes: str) -> Setting:
 
 
 def advance(
-    setting: Setting, state: State, rounds: int, at_once: int | None, lanes: str | None = None
+    setting: Setting, state: State, rounds: int, at_once: int | None, lanes: tuple[int | None, ...] | None = None
 ) -> tuple[State, Array]:
-    """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps)."""
+    """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps).
+
+    In a batch ``lanes`` says which leaves of the clients have an axis of lanes.
+    """
     start = int(state.round)
     bounds = jnp.int32(start), jnp.int32(start + rounds)
     moved, activity = _advance((setting, *bounds, at_once, lanes), replace(state, round=None))

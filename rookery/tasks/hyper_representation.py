@@ -1,42 +1,27 @@
 """Hyper-representation: learn a representation whose best linear head generalises."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from rookery import partition
 from rookery.clients import Clients, Split
 from rookery.datasets import Dataset
 from rookery.models import Dense, cross_entropy, squared_norm
-from rookery.problems import Bilevel, Problem
-
-
-@dataclass(frozen=True)
-class Task:
-    """All that ``rk.solve`` needs: problem, clients, a start and metrics."""
-
-    problem: Problem
-    clients: Clients
-    x0: Any
-    y0: Any
-    evaluate: Any
+from rookery.problems import Bilevel
+from rookery.tasks.images import Example, Pixels, Score, examples
+from rookery.tasks.task import Defaults, Recipe, Task
 
 
 class _Upper(eqx.Module):
     """Cross-entropy of the head y on the features x of normalised images."""
 
-    mean: float
-    deviation: float
+    pixels: Pixels
 
     def logits(self, x: Dense, y: Dense, images: Array) -> Array:
-        pixels = (images.reshape(images.shape[0], -1).astype(x.weight.dtype) - self.mean) / self.deviation
-        return y(jax.nn.relu(x(pixels)))
+        return y(jax.nn.relu(x(self.pixels.flat(images, x.weight.dtype))))
 
-    def __call__(self, x: Dense, y: Dense, batch: dict[str, Array]) -> Array:
+    def __call__(self, x: Dense, y: Dense, batch: Example) -> Array:
         return cross_entropy(self.logits(x, y, batch["image"]), batch["label"])
 
 
@@ -45,27 +30,12 @@ class _Lower(_Upper):
 
     rc: float
 
-    def __call__(self, x: Dense, y: Dense, batch: dict[str, Array]) -> Array:
+    def __call__(self, x: Dense, y: Dense, batch: Example) -> Array:
         return super().__call__(x, y, batch) + self.rc * squared_norm(y)
 
 
-class _Accuracy(eqx.Module):
-    """Accuracy and loss on the test images."""
-
-    upper: _Upper
-    images: Array
-    labels: Array
-
-    def __call__(self, x: Dense, y: Dense) -> dict[str, Array]:
-        logits = self.upper.logits(x, y, self.images)
-        return {
-            "accuracy": jnp.mean(jnp.argmax(logits, -1) == self.labels),
-            "loss": cross_entropy(logits, self.labels),
-        }
-
-
 def hyper_representation(
-    data: Dataset, clients: int = 100, hidden: int = 200, rc: float = 0.05, iid: bool = True, seed: int = 0
+    data: Dataset, *, clients: int = 100, seed: int = 0, hidden: int = 200, rc: float = 0.05, iid: bool = True
 ) -> Task:
     """min over x of the mean validation loss of the head y*(x), y*(x) = argmin of the mean training loss + rc‖y‖².
 
@@ -79,13 +49,29 @@ def hyper_representation(
     else:
         held = partition.shards(data.train_labels, clients, seed)
     lower, upper = partition.split(held, 0.5 if iid else 0.2, seed)
-    examples = {"image": jnp.asarray(data.train_images), "label": jnp.asarray(data.train_labels)}
+    data_of_all = examples(data.train_images, data.train_labels)
     x_key, y_key = jax.random.split(jax.random.key(seed))
-    loss = _Upper(data.mean, data.deviation)
+    loss = _Upper(Pixels.of(data))
     return Task(
-        Bilevel(loss, _Lower(data.mean, data.deviation, rc)),
-        Clients(Split(examples, lower, "lower"), Split(examples, upper, "upper")),
+        Bilevel(loss, _Lower(loss.pixels, rc)),
+        Clients(Split(data_of_all, lower, "lower"), Split(data_of_all, upper, "upper")),
         Dense(data.pixels, hidden, x_key),
         Dense(hidden, data.classes, y_key),
-        _Accuracy(loss, jnp.asarray(data.test_images), jnp.asarray(data.test_labels)),
+        Score.of(loss.logits, data),
     )
+
+
+HYPER_REPRESENTATION = Recipe(
+    "hyper-representation",
+    "a representation whose best linear head generalises (one head for all clients)",
+    hyper_representation,
+    {
+        "digits": Defaults(
+            clients=20, participants=10, local_steps=3, batch_size=32, rounds=300, algorithm="MeFBO",
+            options={"hidden": 32, "rc": 0.01},
+            rates={"MeFBO": {"gamma_x": 3.0, "gamma_y": 0.3, "gamma_theta": 0.3, "nu": 2.0, "c": 1.0}},
+        ),
+        "mnist": Defaults(clients=100, participants=10, batch_size=64, rounds=600, algorithm="MeFBO"),
+        "fashion-mnist": Defaults(clients=100, participants=10, batch_size=64, rounds=600, algorithm="MeFBO"),
+    },
+)  # fmt: skip
