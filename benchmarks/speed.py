@@ -157,12 +157,13 @@ def ten_seeds(table: Table) -> None:
 
 
 def many_clients(table: Table) -> None:
-    """One example a client and ten participants, whatever the number of clients."""
+    """The same million of examples, held by a hundred or by a million clients; ten take part."""
+    total = 1_000_000
+    rng = np.random.default_rng(0)
+    data = {"image": rng.normal(size=(total, 16)).astype(np.float32), "label": rng.integers(0, 10, total, np.int32)}
 
     def made(n: int) -> tuple[rk.Clients, Dense, Dense]:
-        rng = np.random.default_rng(0)
-        data = {"image": rng.normal(size=(n, 16)).astype(np.float32), "label": rng.integers(0, 10, n).astype(np.int32)}
-        split = rk.Split(data, list(np.arange(n)[:, None]))
+        split = rk.Split(data, list(np.arange(total).reshape(n, -1)))
         keys = jax.random.split(jax.random.key(0))
         return rk.Clients(split, split), Dense(16, 16, keys[0]), Dense(16, 10, keys[1])
 

@@ -341,7 +341,7 @@ class TW:
         return self.grads(self.w_star(x)) @ self.dual(x)
 
 
-def make_weighting(seed=0, n=N, d=3, rows=6, far=()):
+def make_weighting(seed=0, n=N, d=3, rows=6, far=(), distance=20):
     """The toy of the PrimalDual paper in small; clients in ``far`` have a minimiser far from all the others'."""
     rng = np.random.default_rng(seed)
 
@@ -358,7 +358,7 @@ def make_weighting(seed=0, n=N, d=3, rows=6, far=()):
 
     server, data = example(), [example() for _ in range(n)]
     for i in far:
-        data[i]["B"] = data[i]["B"] + 20 * data[i]["A"] @ np.ones(d)
+        data[i]["B"] = data[i]["B"] + distance * data[i]["A"] @ np.ones(d)
     return TW(data, server)
 
 

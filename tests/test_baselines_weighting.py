@@ -374,14 +374,6 @@ def check_costs(name, solution, K, d, n, rounds, size=8):
     assert last["server_grad_f"] == rounds * own
 
 
-def useless(*clients):
-    """Some clients have a minimiser so far away that at the solution, which the others reach alone, they have no weight."""
-    toy = q.make_weighting(8)
-    for i in clients:
-        toy.data[i]["B"] = toy.data[i]["B"] + 4 * toy.data[i]["A"] @ np.ones(D)
-    return toy
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_T47_T48_T09_T08_whole_runs(name):
     algorithm = RUNS[name]
@@ -395,7 +387,7 @@ def test_T47_T48_T09_T08_whole_runs(name):
     assert (np.linalg.norm(gradient[on]) > 1e-3) == (name in TERMS)  # the series ends elsewhere
     check_costs(name, ended, algorithm.inner, D, N, 8000)
 
-    toy = useless(1, 3)
+    toy = q.make_weighting(8, far=(1, 3), distance=4)  # the others reach the solution alone
     ended = q.run(SIMPLEX, replace_rate(algorithm, eta_x=0.02), toy, 300, EQUAL, np.zeros(D), feasible, 1)
     check_feasible(ended)
     x = np.asarray(ended.x)

@@ -349,10 +349,14 @@ def test_T47_primal_dual_ends_at_the_stationary_weights_for_every_K_and_penalty(
 
 
 def test_T48_clients_of_no_use_lose_their_weight_and_weights_stay_in_the_simplex():
-    toy, start = q.make_weighting(2, far=(1, 3)), np.full(4, 0.25)
+    toy, start = q.make_weighting(8, far=(1, 3), distance=4), np.full(4, 0.25)
     algorithm = rk.PrimalDual(eta_x=0.02, eta_w=0.02, eta_lambda=0.05)
-    solution = q.run(WEIGHTING, algorithm, toy, 300, start, np.zeros(3), evaluate=feasible, every=1)
+    solution = q.run(WEIGHTING, algorithm, toy, 8000, start, np.zeros(3), evaluate=feasible, every=10)
     assert (solution.history["least"] >= 0).all()
     np.testing.assert_allclose(solution.history["total"], 1, atol=1e-14)
-    assert (np.asarray(solution.x)[[1, 3]] == 0).all()
-    assert np.asarray(solution.x)[0] > 0
+    x = np.asarray(solution.x)
+    assert (x[[1, 3]] == 0).all()
+    assert (x[[0, 2]] > 0).all()
+    gradient = toy.gradient(x)
+    np.testing.assert_allclose(gradient[[0, 2]] - gradient[0], 0, atol=1e-8)  # it has arrived
+    assert (gradient[[1, 3]] > gradient[0] + 0.1).all()

@@ -1,5 +1,7 @@
 """The simulator: a whole run as one compiled program, with nothing on the host between rounds."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -249,12 +251,37 @@ def advance(
 ) -> tuple[State, Array]:
     """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps).
 
-    In a batch ``lanes`` says which leaves of the clients have an axis of lanes.
+    In a batch ``lanes`` says which leaves of the clients have an axis of lanes. Small programs leave cores idle, so the
+    lanes are dealt out to as many threads as there are cores, if in equal shares, which are the same program.
     """
     start = int(state.round)
     bounds = jnp.int32(start), jnp.int32(start + rounds)
-    moved, activity = _advance((setting, *bounds, at_once, lanes), replace(state, round=None))
+
+    def run(part: tuple[Setting, State]) -> tuple[State, Array]:
+        return jax.block_until_ready(_advance((part[0], *bounds, at_once, lanes), part[1]))
+
+    whole = setting, replace(state, round=None)
+    number = 1 if lanes is None else setting.key.shape[0]
+    shares = max(count for count in range(1, min(number, os.cpu_count() or 1) + 1) if number % count == 0)
+    if shares == 1:
+        moved, activity = run(whole)
+    else:
+        axes = _lane_axes(setting, lanes or ()), eqx.if_array(0)
+        parts = [_share(whole, axes, slice(i * number // shares, (i + 1) * number // shares)) for i in range(shares)]
+        with ThreadPoolExecutor(shares) as pool:
+            done = list(pool.map(run, parts))
+        moved, activity = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *done)
     return replace(moved, round=start + rounds), activity
+
+
+def _share(whole: Tree, axes: Tree, lanes: slice) -> Tree:
+    """Some of the lanes."""
+
+    def cut(axis: Any, tree: Tree) -> Tree:
+        axis = axis if callable(axis) else eqx.if_array(axis)
+        return jax.tree.map(lambda leaf: leaf if axis(leaf) is None else leaf[lanes], tree)
+
+    return jax.tree.map(cut, axes, whole, is_leaf=lambda axis: axis is None)
 
 
 def diagnose(setting: Setting, state: State, round: int) -> tuple[int, int, int | None, str] | None:
