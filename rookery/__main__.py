@@ -1,5 +1,6 @@
-"""``python -m rookery`` is the ``rookery`` command."""
+"""``python -m rookery`` is the command."""
 
 from rookery.cli import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
@@ -16,6 +17,7 @@ from rookery.keys import as_key
 from rookery.layout import Layout
 from rookery.participation import Full, Steps
 from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
+from rookery.sets import Set
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Entry:
     """A round, with default options and none skipped."""
     second_derivatives: bool
     unequal_steps: bool
+    constraints: str
+    """The variables that it keeps in their sets: "x, y", "x", "y" or "no"."""
     summary: str
 
 
@@ -50,6 +54,7 @@ def describe(algorithm: Algorithm) -> Entry:
         _exchanges(algorithm.round()),
         bool(calls & {"hvp", "jvp"}),
         any(cost.local_steps for cost in costs) and _takes_unequal_steps(algorithm),
+        _constraints(algorithm),
         (type(algorithm).__doc__ or "").strip().splitlines()[0],
     )
 
@@ -61,23 +66,43 @@ def _exchanges(steps: tuple[Step, ...]) -> int:
     )
 
 
-def _tiny(kind: str) -> tuple[Flat, Clients]:
+class _Noted(Set):
+    """No constraint, but it is noted that somebody projected."""
+
+    name: str
+    noted: set[str] = eqx.field(static=True)
+
+    def project(self, tree: Any) -> Any:
+        self.noted.add(self.name)
+        return tree
+
+    def tangent(self, v: Any, d: Any) -> Any:
+        return d
+
+
+def _constraints(algorithm: Algorithm) -> str:
+    noted: set[str] = set()
+    _costs(algorithm, _Noted("x", noted), _Noted("y", noted))
+    return ", ".join(sorted(noted)) or "no"
+
+
+def _tiny(kind: str, x_set: Any = None, y_set: Any = None) -> tuple[Flat, Clients]:
     def loss(x: Array, y: Array, batch: Array) -> Array:
         return jnp.mean(batch) * jnp.sum(x**2) + jnp.sum((y - x[:2]) ** 2)
 
     problems: dict[str, Problem] = {
-        "bilevel": Bilevel(loss, loss),
-        "bilevel-local": Bilevel(loss, loss, lower_level="local"),
-        "minimax": Minimax(loss),
-        "weighting": ClientWeighting(lambda w, batch: jnp.mean(batch) * jnp.sum(w**2)),
+        "bilevel": Bilevel(loss, loss, x_set, y_set),
+        "bilevel-local": Bilevel(loss, loss, x_set, y_set, lower_level="local"),
+        "minimax": Minimax(loss, x_set, y_set),
+        "weighting": ClientWeighting(lambda w, batch: jnp.mean(batch) * jnp.sum(w**2), None, x_set, y_set),
     }
     data = [jnp.ones(2), jnp.ones(2), jnp.ones(2)]
     layouts = Layout.of(jnp.ones(3), "x0"), Layout.of(jnp.ones(2), "y0")
     return Flat(problems[kind], *layouts), Clients(data, server=jnp.ones(2))
 
 
-def _costs(algorithm: Algorithm) -> list[Cost]:
-    flat, clients = _tiny(algorithm.solves[0])
+def _costs(algorithm: Algorithm, *sets: Any) -> list[Cost]:
+    flat, clients = _tiny(algorithm.solves[0], *sets)
     x, y = jnp.full(3, 1 / 3), jnp.ones(2)
     return costs_of(Setting(flat, algorithm, clients, Full(), Steps(1, 1), (1, 1), as_key(0), x), x, y)
 
@@ -93,12 +118,13 @@ def _takes_unequal_steps(algorithm: Algorithm) -> bool:
 
 def markdown() -> str:
     """The table for the documentation."""
-    rows = ["| algorithm | problem | exchanges a round | second derivatives | unequal local steps | paper | status |",
-            "|---|---|---|---|---|---|---|"]  # fmt: skip
+    rows = ["| algorithm | problem | exchanges a round | second derivatives | unequal local steps | constraints | "
+            "partial participation | paper | status |",
+            "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for entry in catalogue():
         rows.append(
             f"| {entry.name} | {entry.solves} | {entry.exchanges} | {_yes(entry.second_derivatives)} | "
-            f"{_yes(entry.unequal_steps)} | {entry.paper} | {entry.status} |"
+            f"{_yes(entry.unequal_steps)} | {entry.constraints} | yes | {entry.paper} | {entry.status} |"
         )
     return "\n".join(rows)
 

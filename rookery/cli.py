@@ -1,22 +1,55 @@
 """The ``rookery`` command."""
 
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import click
+import numpy as np
 import typer
+import typer.core
 from rich.console import Console
 from rich.table import Table
 
 from rookery import __version__
+from rookery.algorithms import algorithms
 from rookery.catalogue import catalogue
+from rookery.commands import data
+from rookery.datasets import DATASETS
 from rookery.demo import run_demo
+from rookery.history import History
+from rookery.report import final_table, plot_curves, write_page
+from rookery.runs import Run, find_runs, read_run, resume_run, start_run
+from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
+from rookery.solve import Solution
+from rookery.sweep import best, best_settings, grid, random_rates, sweep
+from rookery.tasks import RECIPES
+
+
+class _OneLineErrors(typer.core.TyperGroup):
+    """Bad input is one line on stderr and exit status 2; --debug shows where it was raised."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, TypeError, OSError) as error:
+            if ctx.params.get("debug") or isinstance(error, click.ClickException):
+                raise
+            typer.echo("Error: " + " ".join(str(error).split()), err=True)
+            raise typer.Exit(2) from None
+
 
 app = typer.Typer(
+    cls=_OneLineErrors,
     help="Rookery: federated nested optimization (bilevel, minimax, client weighting).",
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
 )
+app.add_typer(data.app, name="data", help="Data sets: list, fetch, verify.")
 
 
 def _show_version(wanted: bool) -> None:
@@ -27,34 +60,418 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
 ) -> None:
     pass
 
 
+def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in known if name.lower().startswith(incomplete.lower())]
+
+
+Dataset = Annotated[str | None, typer.Option(help="Data set.", autocompletion=_names(DATASETS))]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Participants = Annotated[
+    str | None, typer.Option(help="Clients in a round: a number, a probability of taking part like 0.5, or all.")
+]
+LocalSteps = Annotated[str | None, typer.Option(help="Local steps: a number, or a range like 5-15.")]
+BatchSize = Annotated[str | None, typer.Option(help="Of minibatches: a number, all, or LOWER,UPPER.")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Every = Annotated[int | None, typer.Option(help="Rounds between evaluations.")]
+Seed = Annotated[int | None, typer.Option(help="The first seed.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds, in one program.")]
+AtOnce = Annotated[int | None, typer.Option(help="Clients computed at a time, where memory asks for it.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the task or a rate of the algorithm.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for machines.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard event files too.")]
+Folder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Least time between checkpoints, in seconds.")]
+
+
+def _common(**options: Any) -> dict[str, Any]:
+    return options
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="A task, or a TOML file of settings.", autocompletion=_names(RECIPES))],
+    algorithm: Annotated[str | None, typer.Option(autocompletion=_names(algorithms), help="Algorithm.")] = None,
+    dataset: Dataset = None,
+    clients: Clients = None,
+    participants: Participants = None,
+    local_steps: LocalSteps = None,
+    batch_size: BatchSize = None,
+    rounds: Rounds = None,
+    every: Every = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    clients_at_once: AtOnce = None,
+    out: Annotated[Path | None, typer.Option(help="Where the run goes; by default a new folder in runs/.")] = None,
+    set_: Set = None,
+    checkpoint_seconds: CheckpointSeconds = 10.0,
+    tensorboard: TensorBoard = False,
+    as_json: Json = False,
+) -> None:
+    """Run an algorithm on TASK (see rookery list tasks) or as a TOML file says; leaves a folder with its configuration,
+    history, checkpoints and result.
+
+    Examples:
+
+      rookery run hyper-representation
+
+      rookery run data-cleaning --algorithm FedBiOAcc --dataset mnist --seeds 3 --set eta_x=0.1
+
+      rookery run best.toml --seeds 10 --out runs/final
+    """
+    given = _common(
+        algorithm=algorithm, dataset=dataset, clients=clients, participants=participants, local_steps=local_steps,
+        batch_size=batch_size, rounds=rounds, every=every, seed=seed, seeds=seeds, clients_at_once=clients_at_once,
+    )  # fmt: skip
+    settings = _settings(task, given, set_ or [])
+    folder = _new_folder(settings) if out is None else out
+    watch = _tensorboard(folder) if tensorboard else None
+    how = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    _finish(folder, lambda: start_run(settings, folder, _command(), **how), as_json)
+
+
+@app.command()
+def resume(
+    folder: Folder,
+    checkpoint_seconds: CheckpointSeconds = 10.0,
+    tensorboard: TensorBoard = False,
+    as_json: Json = False,
+) -> None:
+    """Go on with a run that was interrupted; it ends with the iterates it would have had.
+
+    Example: rookery resume runs/hyper-representation-MeFBO-1
+    """
+    if read_run(folder).finished:
+        typer.echo(f"{folder} is finished.", err=True)
+    watch = _tensorboard(folder) if tensorboard else None
+    how = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    _finish(folder, lambda: resume_run(folder, **how), as_json)
+
+
+@app.command()
+def compare(
+    task: Annotated[str, typer.Argument(help="A task.", autocompletion=_names(RECIPES))],
+    algorithms: Annotated[str, typer.Option("--algorithms", help="Their names, with commas between them.")],
+    dataset: Dataset = None,
+    clients: Clients = None,
+    participants: Participants = None,
+    local_steps: LocalSteps = None,
+    batch_size: BatchSize = None,
+    rounds: Rounds = None,
+    every: Every = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    clients_at_once: AtOnce = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs go; by default a new folder in runs/.")] = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Run several algorithms on a task, on the same footing: a table, a figure and a report.
+
+    Example: rookery compare hyper-representation --algorithms MeFBO,FedBiO,SimFBO --seeds 3
+    """
+    given = _common(
+        dataset=dataset, clients=clients, participants=participants, local_steps=local_steps, batch_size=batch_size,
+        rounds=rounds, every=every, seed=seed, seeds=seeds, clients_at_once=clients_at_once,
+    )  # fmt: skip
+    chosen = [name.strip() for name in algorithms.split(",") if name.strip()]
+    all_settings = [_settings(task, {**given, "algorithm": name}, set_ or []) for name in chosen]
+    names = [settings.algorithm for settings in all_settings]
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"--algorithms must be different names with commas between them, got {algorithms!r}")
+    folder = _new_place(f"{all_settings[0].task}-comparison") if out is None else out
+    for settings in all_settings:
+        where = folder / settings.algorithm
+        if (where / "config.toml").exists():
+            _guard(where, lambda where=where: resume_run(where))  # type: ignore[misc]
+        else:
+            _guard(where, lambda where=where, settings=settings: start_run(settings, where))  # type: ignore[misc]
+    runs = find_runs([folder / name for name in names])
+    page, figure = _write_report(runs, folder / "report.html")
+    if as_json:
+        typer.echo(json.dumps({each.name: _final(each) for each in runs}, indent=2))
+        return
+    _show(runs)
+    Console().print(f"Report: {page}\nFigure: {figure}")
+
+
+@app.command("sweep")
+def sweep_command(
+    task: Annotated[str, typer.Argument(help="A task, or a TOML file of settings.", autocompletion=_names(RECIPES))],
+    grid_: Annotated[
+        list[str] | None, typer.Option("--grid", help="NAME=V1,V2,…: values to try, in all combinations.")
+    ] = None,
+    random: Annotated[
+        list[str] | None, typer.Option("--random", help="NAME=LOW..HIGH: draw log-uniformly; needs --trials.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="How many configurations to draw.")] = None,
+    algorithm: Annotated[str | None, typer.Option(autocompletion=_names(algorithms), help="Algorithm.")] = None,
+    dataset: Dataset = None,
+    clients: Clients = None,
+    participants: Participants = None,
+    local_steps: LocalSteps = None,
+    batch_size: BatchSize = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    clients_at_once: AtOnce = None,
+    lanes: Annotated[int, typer.Option(min=1, help="Runs in a program at once.")] = 16,
+    out: Annotated[Path | None, typer.Option(help="Where sweep.csv and best.toml go.")] = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Search over the rates of an algorithm on TASK (or as a TOML file says), scored on held-out training data.
+
+    Examples:
+
+      rookery sweep hyper-representation --algorithm FedBiO --grid eta_x=0.03,0.1,0.3 --grid eta_y=0.1,0.3
+
+      rookery sweep fair-classification --random eta_x=0.001..1 --trials 20 --seeds 3
+    """
+    given = _common(
+        algorithm=algorithm, dataset=dataset, clients=clients, participants=participants, local_steps=local_steps,
+        batch_size=batch_size, rounds=rounds, seed=seed, seeds=seeds, clients_at_once=clients_at_once,
+    )  # fmt: skip
+    settings = _settings(task, given, set_ or [])
+    if bool(grid_) == bool(random):
+        raise ValueError("sweep needs either --grid NAME=V1,V2 or --random NAME=LOW..HIGH with --trials")
+    if random:
+        if trials is None:
+            raise ValueError("--random needs --trials, how many configurations to draw")
+        tried = random_rates(dict(_range(each) for each in random), trials, settings.seed)
+    else:
+        tried = grid(dict(_values(each) for each in grid_ or []))
+    results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
+    made = settings.make_tasks()[0]
+    winner = best(results, made.higher_is_better)
+    folder = _new_place(f"{settings.task}-{settings.algorithm}-sweep") if out is None else out
+    folder.mkdir(parents=True, exist_ok=True)
+    History([{**t.rates, made.metric: t.scores, "mean": t.mean} for t in results]).to_csv(folder / "sweep.csv")
+    write_toml(folder / "best.toml", best_settings(settings, winner).tables())
+    if as_json:
+        rows = [{"rates": dict(t.rates), "mean": t.mean, "scores": t.scores.tolist()} for t in results]
+        typer.echo(json.dumps({"trials": rows, "best": dict(winner.rates), "file": str(folder / "best.toml")}))
+        return
+    table = Table(title=f"{settings.algorithm} on {settings.task}/{settings.dataset}, held-out {made.metric}")
+    for column in (*tried[0], "mean", "deviation"):
+        table.add_column(column, justify="right")
+    for trial in results:
+        cells = [f"{value:.4g}" for value in (*trial.rates.values(), trial.mean, np.std(trial.scores))]
+        table.add_row(*cells, style="bold" if trial is winner else "")
+    Console().print(table)
+    Console().print(f"Best: {folder / 'best.toml'} (rookery run {shlex.quote(str(folder / 'best.toml'))})")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, or folders that hold such folders.")],
+    out: Annotated[Path, typer.Option(help="The HTML page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Its title.")] = None,
+) -> None:
+    """Make one self-contained HTML page, a PNG and a PDF figure from any number of runs.
+
+    Example: rookery report runs/* --out report.html
+    """
+    runs = find_runs(folders)
+    empty = [str(each.path) for each in runs if not len(each.history)]
+    if empty:
+        raise ValueError(f"no evaluation yet in {', '.join(empty)}")
+    page, figure = _write_report(runs, out, title)
+    _show(runs)
+    Console().print(f"Report: {page}\nFigure: {figure}")
+
+
+@app.command("list")
+def list_command(
+    what: Annotated[str, typer.Argument(help="algorithms, tasks or datasets.")] = "algorithms",
+    as_json: Json = False,
+) -> None:
+    """List algorithms, tasks or data sets.
+
+    Example: rookery list tasks
+    """
+    rows: list[dict[str, Any]]
+    if what == "algorithms":
+        rows = [
+            {
+                "algorithm": e.name, "problem": e.solves, "exchanges": e.exchanges,
+                "2nd derivatives": "yes" if e.second_derivatives else "no",
+                "unequal steps": "yes" if e.unequal_steps else "no", "constraints": e.constraints,
+                "paper": e.paper, "status": e.status,
+            }
+            for e in catalogue()
+        ]  # fmt: skip
+    elif what == "tasks":
+        rows = [
+            {"task": r.name, "what": r.summary, "data sets": ", ".join(r.defaults), "options": ", ".join(r.options)}
+            for r in RECIPES.values()
+        ]
+    elif what == "datasets":
+        rows = [{"data set": name, "what": each.summary} for name, each in DATASETS.items()]
+    else:
+        raise ValueError(f"list: there are algorithms, tasks and datasets, got {what!r}")
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table()
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+
+
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the figure goes.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Where the runs, the figure and the report go.")] = Path("demo"),
     rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 300,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each algorithm, in one program.")] = 3,
 ) -> None:
-    """Compare six bilevel algorithms on scikit-learn's digits: a table and a figure, in about a minute.
+    """Compare six bilevel algorithms on scikit-learn's digits: a table, a figure and a report, in about a minute.
 
     Example: rookery demo --rounds 100 --seeds 5
     """
     run_demo(out, rounds, seeds)
 
 
-@app.command("list")
-def list_algorithms() -> None:
-    """List the algorithms: the problems each solves and what it needs."""
-    table = Table()
-    for column in ("algorithm", "problem", "exchanges", "2nd derivatives", "unequal steps", "paper", "status"):
-        table.add_column(column)
-    for e in catalogue():
-        needs = ("yes" if e.second_derivatives else "no", "yes" if e.unequal_steps else "no")
-        table.add_row(e.name, e.solves, str(e.exchanges), *needs, e.paper, e.status)
-    Console().print(table)
+# --- what the commands share -----------------------------------------------------------------------------------------
+
+
+def _settings(task: str, given: dict[str, Any], pairs: list[str]) -> Settings:
+    """Settings from a task's name or a TOML file, options and NAME=VALUE pairs; what is given later wins."""
+    if task.endswith(".toml") or Path(task).is_file():
+        base = read_settings(Path(task)).tables()
+        changed = given.get("algorithm") not in (None, base["run"]["algorithm"])
+        if changed:
+            base["algorithm"] = {}
+    else:
+        base = {"run": {"task": task}, "task": {}, "algorithm": {}}
+    run = {**base["run"], **{name: value for name, value in given.items() if value is not None}}
+    recipe = recipe_of(run["task"])
+    plain = resolve(run, base["task"], base["algorithm"])
+    options, rates = assignments(pairs, recipe, plain.algorithm)
+    return resolve(run, {**base["task"], **options}, {**base["algorithm"], **rates})
+
+
+def _new_folder(settings: Settings) -> Path:
+    return _new_place(f"{settings.task}-{settings.algorithm}")
+
+
+def _new_place(name: str) -> Path:
+    """runs/name-1, or the first number that is free."""
+    number = 1
+    while (Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return Path("runs") / f"{name}-{number}"
+
+
+def _command() -> str:
+    return shlex.join(["rookery", *sys.argv[1:]])
+
+
+def _guard(folder: Path, work: Callable[[], Solution]) -> Solution:
+    """Does the work; Ctrl-C leaves a run that can be gone on with, and says how."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        typer.echo(f"\nInterrupted. Go on with: rookery resume {shlex.quote(str(folder))}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
+    solution = _guard(folder, work)
+    done = read_run(folder)
+    if as_json:
+        typer.echo(json.dumps(_final(done), indent=2))
+    else:
+        _show([done])
+        Console().print(f"Run: {folder}")
+    for each in solution.diverged:
+        typer.echo(f"Diverged: {each}; try smaller rates", err=True)
+    if len(solution.diverged) == solution.lanes:
+        raise typer.Exit(1)
+
+
+def _final(run: Run) -> dict[str, Any]:
+    """The last row, for machines."""
+    last = {name: np.asarray(value).tolist() for name, value in run.history.last.items()}
+    return {"folder": str(run.path), "metric": run.config["run"]["metric"], "final": last}
+
+
+def _show(runs: list[Run]) -> None:
+    """A table for each task and data set."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for each in runs:
+        groups.setdefault((each.config["run"]["task"], each.config["run"]["dataset"]), []).append(each)
+    for (task, dataset), members in groups.items():
+        metric, higher = members[0].config["run"]["metric"], members[0].config["run"]["higher_is_better"]
+        Console().print(final_table(_labelled(members), metric, f"{task} on {dataset}", higher))
+
+
+def _labelled(runs: list[Run]) -> dict[str, History]:
+    names = [each.name for each in runs]
+    return {
+        each.name if names.count(each.name) == 1 else f"{each.name} ({each.path.name})": each.history for each in runs
+    }
+
+
+def _write_report(runs: list[Run], page: Path, title: str | None = None) -> tuple[Path, Path]:
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_page(runs, page, title)
+    metric = runs[0].config["run"]["metric"]
+    alike = [each for each in runs if each.config["run"]["task"] == runs[0].config["run"]["task"]]
+    heading = title or f"{runs[0].config['run']['task']} on {runs[0].config['run']['dataset']}"
+    for suffix in (".pdf", ".png"):
+        plot_curves(_labelled(alike), metric, heading, page.with_suffix(suffix))
+    return page, page.with_suffix(".png")
+
+
+def _tensorboard(folder: Path) -> Callable[..., None]:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise ValueError("--tensorboard needs the package tensorboardX: pip install 'rookery[tensorboard]'") from None
+    writers: dict[int, Any] = {}
+
+    def watch(state: Any, history: History) -> None:
+        last = history.last
+        names = [name for name in last if name != "round"]
+        for lane in range(max(np.size(last[name]) for name in names)):
+            if lane not in writers:
+                writers[lane] = SummaryWriter(str(folder / "tensorboard" / f"seed-{lane}"))
+            for name in names:
+                values = np.atleast_1d(last[name])
+                writers[lane].add_scalar(name, float(values[min(lane, len(values) - 1)]), int(state.round))
+            writers[lane].flush()
+
+    return watch
+
+
+def _values(text: str) -> tuple[str, list[float]]:
+    name, equals, values = text.partition("=")
+    parsed = [parse_value(each) for each in values.split(",")]
+    if not equals or not all(isinstance(each, int | float) and not isinstance(each, bool) for each in parsed):
+        raise ValueError(f"--grid must be NAME=V1,V2,… with numbers, got {text!r}")
+    return name, [float(each) for each in parsed]
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    name, equals, values = text.partition("=")
+    low, dots, high = values.partition("..")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        ends = 0.0, 0.0
+    if not equals or not dots or not 0 < ends[0] < ends[1]:
+        raise ValueError(f"--random must be NAME=LOW..HIGH with 0 < LOW < HIGH, got {text!r}")
+    return name, ends
 
 
 def main() -> None:

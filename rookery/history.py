@@ -55,13 +55,32 @@ class History:
             writer.writeheader()
             writer.writerows(spread)
 
+    @classmethod
+    def from_csv(cls, path: str | os.PathLike[str]) -> "History":
+        """Reads what :meth:`to_csv` wrote."""
+        with open(path, newline="") as file:
+            return cls([_gathered(row) for row in csv.DictReader(file)])
+
     def __repr__(self) -> str:
         return f"History({len(self)} rows: {', '.join(self.columns)})"
 
 
+def _gathered(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row from its cells: columns ``name[0]``, ``name[1]``, ... become one array."""
+    cells: dict[str, list[Any]] = {}
+    batched = set()
+    for column, text in row.items():
+        name, bracket, _ = column.partition("[")
+        if bracket:
+            batched.add(name)
+        if text:
+            cells.setdefault(name, []).append(int(text) if text.lstrip("-").isdigit() else float(text))
+    return {name: np.array(values) if name in batched else values[0] for name, values in cells.items()}
+
+
 def _spread(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        (f"{name}[{lane}]" if np.ndim(value) else name): each
+        (f"{name}[{lane}]" if np.ndim(value) else name): each.item()
         for name, value in row.items()
         for lane, each in enumerate(np.atleast_1d(value))
     }

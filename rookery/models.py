@@ -1,5 +1,7 @@
 """Networks, as Equinox modules that map a batch to a batch."""
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -24,13 +26,38 @@ class Dense(eqx.Module):
         return batch @ self.weight + self.bias
 
 
-def cross_entropy(logits: Array, labels: Array) -> Array:
-    """The mean over the batch of −log softmax at the label.
+class MLP(eqx.Module):
+    """Dense layers with ReLU between them; ``widths`` are those of input, hidden layers and output."""
+
+    layers: tuple[Dense, ...]
+
+    def __init__(self, widths: Sequence[int], key: Array):
+        if len(widths) < 2:
+            raise ValueError(f"widths must name an input and an output at least, got {widths!r}")
+        keys = jax.random.split(key, len(widths) - 1)
+        pairs = zip(widths[:-1], widths[1:], keys, strict=True)
+        self.layers = tuple(Dense(inputs, outputs, own) for inputs, outputs, own in pairs)
+
+    def __call__(self, batch: Array) -> Array:
+        """(examples, inputs) to (examples, outputs)."""
+        *hidden, last = self.layers
+        for layer in hidden:
+            batch = jax.nn.relu(layer(batch))
+        return last(batch)
+
+
+def cross_entropies(logits: Array, labels: Array) -> Array:
+    """−log softmax at the label, of each example.
 
     By a product with one-hot labels: its gradient is a dense expression, where that of an indexed one is a scatter.
     """
     hot = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
-    return jnp.mean(jax.nn.logsumexp(logits, -1) - jnp.sum(hot * logits, -1))
+    return jax.nn.logsumexp(logits, -1) - jnp.sum(hot * logits, -1)
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """The mean over the batch of −log softmax at the label."""
+    return jnp.mean(cross_entropies(logits, labels))
 
 
 def squared_norm(tree: eqx.Module) -> Array:

@@ -1,11 +1,40 @@
-"""A run on disk: configuration, history, checkpoints."""
+"""A run on disk, and how it is started, gone on with and read.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+A folder holds ``config.toml`` (complete: settings, resolved defaults, versions, seed, git revision), ``history.csv``,
+``checkpoints/`` (the last two), ``result.safetensors`` when it is done, and ``log.txt``. All files are written under
+another name first and then renamed, so that whatever moment a run is killed in, each of them is whole.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from rookery.engines.simulator import Simulator, State
 from rookery.history import History
+from rookery.settings import Settings, resolve, write_toml
+from rookery.solve import Lanes, Prepared, Solution, prepare_many
+from rookery.tasks import Task
+
+KEPT = 2
+"""How many checkpoints are kept: a damaged newest one is no loss of the run."""
 
 
 @dataclass(frozen=True)
@@ -20,3 +49,240 @@ class Run:
     def name(self) -> str:
         """What to call it in a table: the algorithm."""
         return str(self.config["run"]["algorithm"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its rounds were made."""
+        return (self.path / "result.safetensors").exists()
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder."""
+    config = _read_config(folder)
+    table = folder / "history.csv"
+    return Run(folder, config, History.from_csv(table) if table.exists() else History())
+
+
+def find_runs(folders: list[Path]) -> list[Run]:
+    """The runs in these folders, or in folders directly inside them."""
+    found = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder of a run")
+        inside = (
+            [folder] if (folder / "config.toml").exists() else sorted(p.parent for p in folder.glob("*/config.toml"))
+        )
+        if not inside:
+            raise ValueError(f"{folder} holds no run: there is no config.toml in it")
+        found += [read_run(each) for each in inside]
+    return found
+
+
+def prepare_run(settings: Settings, tasks: list[Task] | None = None) -> tuple[Prepared, list[Task]]:
+    """The run of these settings, checked and ready; its lanes are the seeds."""
+    tasks = settings.make_tasks() if tasks is None else tasks
+    run = prepare_many(
+        tasks[0].problem,
+        settings.make_algorithm(),
+        [task.clients for task in tasks],
+        Lanes([task.x0 for task in tasks]),
+        Lanes([task.y0 for task in tasks]),
+        keys=range(settings.seed, settings.seed + settings.seeds),
+        participation=settings.participation,
+        local_steps=settings.steps,
+        batch_size=settings.batch_size,
+        evaluate=Lanes([task.evaluate for task in tasks]),
+        engine=Simulator(settings.clients_at_once),
+    )
+    return run, tasks
+
+
+def start_run(settings: Settings, folder: Path, command: str = "", **how: Any) -> Solution:
+    """Starts a run in a new folder. ``how`` is that of :func:`resume_run`."""
+    if (folder / "config.toml").exists():
+        raise ValueError(f"{folder} holds a run already: choose another folder, or rookery resume {folder}")
+    prepared, tasks = prepare_run(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    config: dict[str, Any] = settings.tables()
+    config["run"] |= {"metric": tasks[0].metric, "higher_is_better": tasks[0].higher_is_better}
+    config["run"]["command"] = command or f"rookery run {shlex.quote(str(folder / 'config.toml'))}"
+    config["environment"] = environment()
+    _write(folder / "config.toml", lambda path: write_toml(path, config))
+    return _go(folder, settings, prepared, None, **how)
+
+
+def resume_run(folder: Path, **how: Any) -> Solution:
+    """Goes on with a run that was interrupted; its iterates are those of one that was not.
+
+    Args:
+        folder: where it is.
+        how: ``progress`` (a bar, by default on a terminal), ``checkpoint_seconds`` between checkpoints, ``watch``, called
+            with (state, history) after each evaluation.
+    """
+    settings = settings_of(_read_config(folder))
+    prepared, _ = prepare_run(settings)
+    return _go(folder, settings, prepared, _newest(folder, prepared), **how)
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings that a run's ``config.toml`` holds."""
+    told = ("metric", "higher_is_better", "command")
+    run = {name: value for name, value in config["run"].items() if name not in told}
+    return resolve(run, config.get("task"), config.get("algorithm"))
+
+
+def _go(
+    folder: Path,
+    settings: Settings,
+    prepared: Prepared,
+    start: Solution | None,
+    *,
+    progress: bool | None = None,
+    checkpoint_seconds: float = 10.0,
+    watch: Callable[[State, History], None] | None = None,
+) -> Solution:
+    log = _Log(folder / "log.txt")
+    done = start.rounds if start is not None else 0
+    log(f"{settings.algorithm} on {settings.task}/{settings.dataset}: {settings.rounds} rounds, from round {done}")
+    written = time.monotonic()
+
+    def keep(state: State, history: History) -> None:
+        nonlocal written
+        _write(folder / "history.csv", history.to_csv)
+        last = history.last
+        log(f"round {state.round}: " + ", ".join(f"{k} {np.mean(last[k]):.6g}" for k in _metrics(last)))
+        if time.monotonic() - written >= checkpoint_seconds or state.round >= settings.rounds:
+            save_checkpoint(folder, state, history)
+            written = time.monotonic()
+        if watch is not None:
+            watch(state, history)
+
+    if start is not None and done >= settings.rounds:
+        solution = prepared.finish(start)
+    else:
+        solution = prepared.go(settings.rounds - done, settings.every, progress, start, keep)
+    for each in solution.diverged:
+        log(str(each))
+    arrays = _named({"x": solution.x, "y": solution.y})
+    _write(folder / "result.safetensors", lambda path: path.write_bytes(save(arrays)))
+    log("done")
+    return solution
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def save_checkpoint(folder: Path, state: State, history: History) -> None:
+    """Writes a checkpoint (arrays, then a manifest with their checksum) and removes all but the last two."""
+    where = folder / "checkpoints"
+    where.mkdir(exist_ok=True)
+    body = save(_named(replace(state, round=None)))
+    name = f"round-{state.round:08d}"
+    _write(where / f"{name}.safetensors", lambda path: path.write_bytes(body))
+    manifest = {"round": int(state.round), "sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
+    _write(where / f"{name}.json", lambda path: path.write_text(json.dumps(manifest)))
+    for old in sorted(where.glob("round-*.json"))[:-KEPT]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def _newest(folder: Path, prepared: Prepared) -> Solution | None:
+    """The newest checkpoint that is whole, with the history up to it; None if there is none."""
+    log = _Log(folder / "log.txt")
+    for manifest in sorted((folder / "checkpoints").glob("round-*.json"), reverse=True):
+        try:
+            state = _read_checkpoint(manifest, prepared)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            log(f"warning: checkpoint {manifest.stem} is damaged and left out: {error}", stderr=True)
+            continue
+        history = History.from_csv(folder / "history.csv")
+        rows = [row for row in history.rows if row["round"] <= state.round]
+        return Solution(None, None, History(rows), state, prepared.lanes)
+    return None
+
+
+def _read_checkpoint(manifest: Path, prepared: Prepared) -> State:
+    told = json.loads(manifest.read_text())
+    path = manifest.with_suffix(".safetensors")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != told["sha256"]:
+        raise ValueError(f"{path.name} should have the checksum {told['sha256']}, it has {found}")
+    arrays = load_file(path)
+    like = replace(jax.eval_shape(prepared.initial_state), round=None)
+    leaves, structure = jax.tree.flatten_with_path(like)
+    names = [_name(path) for path, _ in leaves]
+    if sorted(names) != sorted(arrays):
+        raise ValueError(f"it should hold {', '.join(names)}, it holds {', '.join(arrays)}")
+    state = jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in names])
+    return replace(state, round=int(told["round"]))
+
+
+def _named(tree: Any) -> dict[str, np.ndarray]:
+    leaves = jax.tree.leaves_with_path(tree)
+    return {_name(path): np.ascontiguousarray(leaf) for path, leaf in leaves}
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _write(path: Path, write: Callable[[Path], Any]) -> None:
+    """Writes a file so that it is whole or not there: under another name, to the disk, then renamed."""
+    other = path.with_name(path.name + ".part")
+    write(other)
+    with open(other, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(other, path)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path.parent, os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# --- what else is told -----------------------------------------------------------------------------------------------
+
+
+class _Log:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __call__(self, line: str, stderr: bool = False) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+        if stderr:
+            print(line, file=sys.stderr)
+
+
+def _metrics(row: Mapping[str, Any]) -> list[str]:
+    """The columns of a row that ``evaluate`` gave."""
+    names = list(row)
+    return names[names.index("seconds") + 1 :]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, the git revision of the working directory, date and hardware."""
+    packages = ("rookery", "jax", "jaxlib", "equinox", "optax", "numpy")
+    found: dict[str, Any] = {name: version(name) for name in packages}
+    found |= {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count() or 1}
+    found["date"] = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    for name, command in {"git": ("rev-parse", "HEAD"), "git_changes": ("status", "--porcelain")}.items():
+        try:
+            told = subprocess.run(
+                ("git", *command), capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            continue
+        found[name] = told if name == "git" else bool(told)
+    return found
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.toml"
+    if not path.exists():
+        raise ValueError(f"{folder} holds no run: there is no config.toml in it")
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rookery.algorithm import Algorithm
 from rookery.algorithms import by_name, check_solves, name_of
 from rookery.clients import Clients
-from rookery.engines.simulator import Simulator, State, advance, diagnose, initial_state
+from rookery.engines.simulator import Simulator, State, advance, diagnose
+from rookery.engines.simulator import initial_state as _first_state
 from rookery.engines.walk import Cost, Setting, costs_of
 from rookery.history import History
 from rookery.keys import as_key
@@ -170,9 +171,9 @@ def prepare(
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
     engine: Simulator | None = None,
-) -> "_Run":
+) -> "Prepared":
     """All checks of :func:`solve`, and nothing more: what comes back is ready to go."""
-    return _Run.of(
+    return Prepared.of(
         problem, [algorithm], [clients], [x0], [y0], [key], None,
         participation, local_steps, batch_size, [evaluate], engine,
     )  # fmt: skip
@@ -206,6 +207,28 @@ def solve_many(
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
     ``solution.diverged``; the others go on.
     """
+    run = prepare_many(
+        problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
+        batch_size=batch_size, evaluate=evaluate, engine=engine,
+    )  # fmt: skip
+    return run.go(rounds, every, progress, start)
+
+
+def prepare_many(
+    problem: Problem,
+    algorithm: Algorithm | str | Sequence[Algorithm],
+    clients: Clients | Sequence[Clients],
+    x0: Any,
+    y0: Any,
+    *,
+    keys: Sequence[Any] | Any = 0,
+    participation: Participation | int | None = None,
+    local_steps: int | Steps = 1,
+    batch_size: BatchSize = None,
+    evaluate: Metrics | Lanes | None = None,
+    engine: Simulator | None = None,
+) -> "Prepared":
+    """All checks of :func:`solve_many`, and nothing more."""
     given = {
         "algorithm": _listed(algorithm, list | tuple),
         "clients": _listed(clients, list | tuple),
@@ -220,11 +243,10 @@ def solve_many(
     lanes = next(iter(lengths.values()))
     plain = {"algorithm": algorithm, "clients": clients, "x0": x0, "y0": y0, "keys": keys, "evaluate": evaluate}
     full = {name: values if values is not None else [plain[name]] * lanes for name, values in given.items()}
-    run = _Run.of(
+    return Prepared.of(
         problem, full["algorithm"], full["clients"], full["x0"], full["y0"], full["keys"], lanes,
         participation, local_steps, batch_size, full["evaluate"], engine,
     )  # fmt: skip
-    return run.go(rounds, every, progress, start)
 
 
 def _listed(value: Any, kinds: Any) -> list[Any] | None:
@@ -234,7 +256,7 @@ def _listed(value: Any, kinds: Any) -> list[Any] | None:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Prepared:
     """A run, checked and ready to go."""
 
     setting: Setting
@@ -262,7 +284,8 @@ class _Run:
         batch_size: Any,
         evaluates: list[Metrics | None],
         engine: Simulator | None,
-    ) -> "_Run":
+    ) -> "Prepared":
+        """Checks everything; lists have one entry a lane, ``lanes`` is None for a single run."""
         if not isinstance(problem, Problem):
             raise TypeError(f"problem must be rk.Bilevel, rk.Minimax or rk.ClientWeighting, got {problem!r}")
         for evaluate in evaluates:
@@ -350,14 +373,21 @@ class _Run:
         key, x0 = self.setting.key[lane], self.setting.x0[lane]
         return replace(self.setting, algorithm=pick(self.setting.algorithm), clients=clients, key=key, x0=x0)
 
-    def go(self, rounds: int, every: int | None, progress: bool | None, start: Solution | State | None) -> Solution:
-        """Makes the rounds."""
+    def go(
+        self,
+        rounds: int,
+        every: int | None = None,
+        progress: bool | None = None,
+        start: Solution | State | None = None,
+        watch: Callable[[State, History], None] | None = None,
+    ) -> Solution:
+        """Makes the rounds. ``watch`` is called after each evaluation; it must not hold on to the state."""
         check_count(rounds, "rounds")
         every = max(1, rounds // 20) if every is None else check_count(every, "every")
         evaluate = _Evaluation(self)
         history = History(start.history.rows if isinstance(start, Solution) else None)
         if start is None:
-            state = self._initial_state()
+            state = self.initial_state()
             history.append(self._row(0, None, None, 0.0, evaluate(state)))
         else:
             state = self._continued(start)
@@ -365,22 +395,35 @@ class _Run:
         end = int(state.round) + rounds
         before = history.rows[-1] if history.rows else None
         seconds = before["seconds"] if before is not None else 0.0
+        pace = _Pace()
         with _bar(self, rounds, progress) as show:
             while state.round < end and not bool((state.died >= 0).all()):
-                clock = time.perf_counter()
                 stop = min(end, (state.round // every + 1) * every)
-                made = stop - state.round
-                state, counted = advance(self.setting, state, made, self.engine.clients_at_once, self.clients_axes)
-                activity = np.asarray(jax.block_until_ready(counted), np.int64)
-                seconds += time.perf_counter() - clock
+                activity: Any = 0
+                while state.round < stop:
+                    made = min(stop - state.round, pace.rounds)
+                    with pace:
+                        state, counted = advance(
+                            self.setting, state, made, self.engine.clients_at_once, self.clients_axes
+                        )
+                        activity = activity + np.asarray(jax.block_until_ready(counted), np.int64)
+                    seconds += pace.seconds
+                    show(made, made / pace.seconds, None)
                 metrics = evaluate(state)
                 before = self._row(state.round, activity, before, seconds, metrics)
                 history.append(before)
-                show(made, made / (time.perf_counter() - clock), metrics)
+                show(0, None, metrics)
+                if watch is not None:
+                    watch(state, history)
+        return self.finish(Solution(None, None, history, state, self.lanes))
+
+    def finish(self, ended: Solution) -> Solution:
+        """A solution with x, y and what diverged, from its state."""
+        state = ended.state
         if self.lanes is None and int(state.died) >= 0:
             state = replace(state, round=int(state.died))  # where its iterates are
-        x, y = evaluate.output(state)
-        return Solution(x, y, history, state, self.lanes, self._divergences(state))
+        x, y = _Evaluation(self).output(state)
+        return Solution(x, y, ended.history, state, self.lanes, self._divergences(state))
 
     def _continued(self, start: Any) -> State:
         """The state to go on from, if it is one of such a run."""
@@ -389,7 +432,7 @@ class _Run:
             raise TypeError(f"start must be a solution or its state, got {start!r}")
         mine, theirs = (
             jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), replace(each, round=None))
-            for each in (jax.eval_shape(self._initial_state), state)
+            for each in (jax.eval_shape(self.initial_state), state)
         )
         if mine != theirs:
             raise ValueError(
@@ -397,10 +440,11 @@ class _Run:
             )
         return state
 
-    def _initial_state(self) -> State:
+    def initial_state(self) -> State:
+        """The state before round 0."""
         if self.lanes is None:
-            return initial_state(self.setting, self.x, self.y)
-        states = [initial_state(self.lane_setting(i), self.x[i], self.y[i]) for i in range(self.lanes)]
+            return _first_state(self.setting, self.x, self.y)
+        states = [_first_state(self.lane_setting(i), self.x[i], self.y[i]) for i in range(self.lanes)]
         return replace(
             jax.tree.map(lambda *leaves: jnp.stack(leaves), *[replace(s, round=None) for s in states]), round=0
         )
@@ -444,7 +488,7 @@ class _Run:
 class _Evaluation:
     """The metrics of a state, compiled where ``evaluate`` allows it."""
 
-    def __init__(self, run: _Run):
+    def __init__(self, run: Prepared):
         self._lanes = run.lanes
         self._flat = run.setting.flat
         self._algorithm = run.setting.algorithm
@@ -573,8 +617,27 @@ def _alike(a: Any, b: Any) -> bool:
     return bool(a is b or a == b)
 
 
+class _Pace:
+    """How many rounds to compute at a time, so that a call lasts about a second: the bar moves and Ctrl-C is heard."""
+
+    def __init__(self) -> None:
+        self.rounds = 16
+
+    def __enter__(self) -> None:
+        self._clock = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._clock
+        if self.seconds < 0.3:
+            self.rounds *= 8
+        elif self.seconds > 3:
+            self.rounds = max(1, self.rounds // 4)
+
+
 @contextmanager
-def _bar(run: _Run, rounds: int, progress: bool | None) -> Iterator[Callable[[int, float, dict[str, Any]], None]]:
+def _bar(
+    run: Prepared, rounds: int, progress: bool | None
+) -> Iterator[Callable[[int, float | None, dict[str, Any] | None], None]]:
     console = Console(stderr=True)
     name = type(run.setting.algorithm).__name__
     lanes = "" if run.lanes is None else f" ×{run.lanes}"
@@ -591,8 +654,13 @@ def _bar(run: _Run, rounds: int, progress: bool | None) -> Iterator[Callable[[in
     with bar:
         task = bar.add_task(name + lanes, total=rounds, speed="compiling", metrics="")
 
-        def show(made: int, speed: float, metrics: dict[str, Any]) -> None:
-            shown = "  ".join(f"{name} {np.nanmean(value):.4g}" for name, value in list(metrics.items())[:2])
-            bar.update(task, advance=made, speed=f"{speed:.3g} rounds/s", metrics=shown)
+        def show(made: int, speed: float | None, metrics: dict[str, Any] | None) -> None:
+            told: dict[str, Any] = {}
+            if speed is not None:
+                told["speed"] = f"{speed:.3g} rounds/s"
+            if metrics is not None:
+                shown = list(metrics.items())[:2]
+                told["metrics"] = "  ".join(f"{name} {np.nanmean(value):.4g}" for name, value in shown)
+            bar.update(task, advance=made, **told)
 
         yield show

@@ -341,7 +341,7 @@ def test_error(name):
 def finished(algorithm=None, **more):
     """A solution as if two rounds had been made."""
     run = SOLVE.prepare(BILEVEL, algorithm or rk.FedBiO(), CLIENTS, X, X)
-    return rk.Solution(X, X, rk.History(), run._initial_state())
+    return rk.Solution(X, X, rk.History(), run.initial_state())
 
 
 def test_what_is_continued_must_fit():

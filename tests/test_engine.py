@@ -681,7 +681,7 @@ def test_a_float32_run_stays_float32_beside_float64_ones(name):
         run = SOLVE.prepare(
             exact.problem, exact.kind(), clients, x0, y0, local_steps=steps, batch_size=2, participation=2
         )
-        state = replace(run._initial_state(), round=None)
+        state = replace(run.initial_state(), round=None)
         after, _ = eqx.filter_eval_shape(_advance, (run.setting, jnp.int32(0), jnp.int32(1), None, None), state)
     assert jax.tree.map(jnp.result_type, after.server) == jax.tree.map(jnp.result_type, state.server)
 

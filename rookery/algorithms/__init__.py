@@ -1,6 +1,5 @@
 """The algorithms, one file a family."""
 
-import difflib
 
 from rookery.algorithm import Algorithm
 from rookery.algorithms.aggitd import FBOAggITD
@@ -33,6 +32,7 @@ from rookery.algorithms.weighting import (
     SustainCW,
     ValidationOnly,
 )
+from rookery.names import unknown
 from rookery.problems import Bilevel, Problem
 
 algorithms: dict[str, type[Algorithm]] = {
@@ -86,9 +86,7 @@ def by_name(name: str) -> type[Algorithm]:
     known = {each.lower(): kind for each, kind in algorithms.items()}
     known |= {kind.__name__.lower(): kind for kind in algorithms.values()}
     if name.lower() not in known:
-        close = difflib.get_close_matches(name.lower(), known, 1, 0.5)
-        hint = f"; did you mean {name_of(known[close[0]])!r}?" if close else ""
-        raise ValueError(f"algorithm: there is no {name!r}{hint} There are: {', '.join(algorithms)}")
+        raise ValueError(f"algorithm: {unknown(name, algorithms)}")
     return known[name.lower()]
 
 

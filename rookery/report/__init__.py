@@ -1,6 +1,7 @@
-"""Tables and figures."""
+"""Tables, figures and the page of a comparison."""
 
 from rookery.report.figures import plot_curves
+from rookery.report.page import write_page
 from rookery.report.tables import final_table
 
-__all__ = ["final_table", "plot_curves"]
+__all__ = ["final_table", "plot_curves", "write_page"]

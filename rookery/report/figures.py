@@ -1,7 +1,8 @@
-"""Figures by Matplotlib."""
+"""Figures by Matplotlib, as a paper wants them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib
 
@@ -9,32 +10,136 @@ matplotlib.use("Agg")  # files only, so that it works without a screen
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
 
 from rookery.history import History
-from rookery.report.tables import megabytes
+from rookery.report.tables import COSTS, is_fraction, label, spent, summary
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-"""Colours that people with colour blindness can tell apart (Okabe and Ito)."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#666666")
+"""Colours that people with colour blindness can tell apart: Okabe and Ito, a dark grey for their yellow."""
+
+DASHES: tuple[tuple[float, ...], ...] = ((), (6, 3), (2, 2), (8, 3, 2, 3))
+"""After eight runs the colours come again, with the next pattern of dashes."""
+
+_STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7.5,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.5,
+    "grid.alpha": 0.3,
+    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+}
 
 
-def plot_curves(runs: Mapping[str, History], metric: str, title: str, path: str | os.PathLike[str]) -> None:
-    """The metric against rounds and against megabytes: the mean over lanes, with a band of one standard deviation."""
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-                         "grid.alpha": 0.25, "legend.frameon": False}):  # fmt: skip
-        figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-        for number, (name, history) in enumerate(runs.items()):
-            values = 100 * history[metric].reshape(len(history), -1)
-            mean, deviation = values.mean(1), values.std(1)
-            sent = megabytes(history).reshape(len(history), -1).mean(1)
-            color = COLORS[number % len(COLORS)]
-            for axis, where in zip(axes, (history["round"], sent), strict=True):
-                axis.plot(where, mean, color=color, label=name, linewidth=1.6)
-                axis.fill_between(where, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
-        final = np.concatenate([100 * np.atleast_1d(history[metric][-1]) for history in runs.values()])
-        axes[0].set(xlabel="communication rounds", ylabel=f"test {metric} (%)")
-        axes[1].set(xlabel="megabytes communicated", xscale="log")
-        axes[0].set_ylim(max(0, final.min() - 25), min(100, final.max() + 2))
-        axes[0].legend(loc="lower right")
-        figure.suptitle(title)
-        figure.savefig(path, dpi=160)
+def line_style(number: int) -> tuple[str, tuple[float, ...]]:
+    """Colour and dashes of the run with this number."""
+    return COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
+
+
+def plot_curves(
+    runs: Mapping[str, History],
+    metric: str,
+    title: str,
+    path: str | os.PathLike[str],
+    against: Sequence[str] = ("round", "megabytes"),
+) -> None:
+    """The metric against each cost of ``against``: the mean over lanes, with a band of one standard deviation.
+
+    The suffix of ``path`` chooses the format (.pdf, .png, ...). A panel has the width of a column of a paper. Lanes that
+    are not finite or were stopped are left out.
+
+    Arguments:
+        runs: histories by name; all must have the metric.
+        metric: a column of the histories; accuracy, AUROC and error are drawn in percent.
+        title: above the panels; may be empty.
+        path: the file to write.
+        against: costs, see ``rookery.report.tables.COSTS``.
+    """
+    if not runs:
+        raise ValueError("runs must hold at least one history")
+    if not against:
+        raise ValueError(f"against must name at least one of {', '.join(COSTS)}")
+    percent = is_fraction(metric, runs.values())
+    unit = 100.0 if percent else 1.0
+    with plt.rc_context(_STYLE):
+        width = 3.4 * len(against)
+        figure, axes = plt.subplots(
+            1, len(against), figsize=(width, 2.75), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axis, cost in zip(axes[0], against, strict=True):
+            _draw(axis, runs, metric, cost, unit)
+            axis.set_xlabel(COSTS[cost])
+        axes[0, 0].set_ylabel(f"{label(metric)} (%)" if percent else label(metric))
+        _limit(axes[0, 0], runs, metric, percent)
+        columns = max(1, min(len(runs), int(width / 1.1)))
+        handles, names = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=2.2, columnspacing=1.4)
+        if title:
+            figure.suptitle(title, fontsize=9)
+        figure.savefig(path, dpi=300, bbox_inches="tight", pad_inches=0.03)
         plt.close(figure)
+
+
+def _draw(axis: Axes, runs: Mapping[str, History], metric: str, cost: str, unit: float) -> None:
+    totals = [spent(history, cost)[-1] for history in runs.values()]
+    # Costs that differ by far are only comparable on a logarithmic scale; round 0 has cost 0 and falls out of it.
+    logarithmic = cost != "round" and min(totals) > 0 and max(totals) > 5 * min(totals)
+    for number, (name, history) in enumerate(runs.items()):
+        where, over = spent(history, cost), summary(history, metric)
+        shown = np.isfinite(over.mean) & ((where > 0) | (not logarithmic))
+        where, mean, band = where[shown], unit * over.mean[shown], unit * np.nan_to_num(over.deviation[shown])
+        color, dashes = line_style(number)
+        pattern = (0, dashes) if dashes else "-"
+        axis.plot(where, mean, color=color, linestyle=pattern, linewidth=1.2, label=name, marker="." * (len(mean) == 1))
+        axis.fill_between(where, mean - band, mean + band, color=color, alpha=0.15, linewidth=0)
+    if logarithmic:
+        axis.set_xscale("log")
+        low, high = axis.get_xlim()
+        if high < 100 * low:  # few powers of ten: say also 2 and 5
+            axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.xaxis.set_major_formatter(FuncFormatter(_plain) if max(totals) < 1e5 else EngFormatter(sep=""))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    elif max(totals) >= 1e4:
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.margins(x=0.02)
+
+
+def _plain(value: float, position: float) -> str:
+    return f"{value:g}"
+
+
+def _limit(axis: Axes, runs: Mapping[str, History], metric: str, percent: bool) -> None:
+    """The scale of the ordinate: where the comparison is decided, not where all start."""
+    means = [over.mean[np.isfinite(over.mean)] for over in (summary(history, metric) for history in runs.values())]
+    means = [mean for mean in means if mean.size]
+    if not means:
+        return
+    everything = np.concatenate(means)
+    if percent:
+        final = 100 * np.array([mean[-1] for mean in means])
+        top = 100 * everything.max()
+        if final.mean() > 50:  # an accuracy; an error falls and is shown from its start
+            axis.set_ylim(max(0.0, 100 * everything.min() - 2, final.min() - 25), min(100.0, top + 2))
+        else:
+            axis.set_ylim(0.0, min(100.0, top + 2))
+    elif everything.min() > 0 and everything.max() > 20 * everything.min():
+        axis.set_yscale("log")
+        if everything.max() < 1000 * everything.min():
+            axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.yaxis.set_major_formatter(ScalarFormatter())
+            axis.yaxis.set_minor_formatter(NullFormatter())

@@ -1,49 +1,200 @@
-"""Tables for the terminal."""
+"""What a report says of a history: statistics over lanes, costs, names; and tables for the terminal."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from rookery.history import History
 from rookery.oracles import UNITS
 
+COSTS = {
+    "round": "communication rounds",
+    "exchanges": "exchanges",
+    "megabytes": "megabytes communicated",
+    "megabytes_up": "megabytes sent by clients",
+    "megabytes_down": "megabytes sent by the server",
+    "oracle_calls": "oracle calls",
+    "grad_f": "gradients of f",
+    "grad_g": "gradients of g",
+    "hvp": "Hessian-vector products",
+    "jvp": "Jacobian-vector products",
+    "server_grad_f": "gradients of the server's f",
+    "seconds": "seconds",
+}
+"""What a curve can be drawn against, with its label."""
 
-def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
-    """Mean and sample standard deviation over runs (0 for a single one)."""
-    values = np.atleast_1d(values)
-    return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
+_PARTS: dict[str, tuple[tuple[str, ...], float]] = {
+    "megabytes": (("bytes_down", "bytes_up"), 1e-6),
+    "megabytes_up": (("bytes_up",), 1e-6),
+    "megabytes_down": (("bytes_down",), 1e-6),
+    "oracle_calls": (UNITS, 1.0),
+}
+"""Costs that are a sum of columns times a factor."""
+
+_COUNTERS = {"round", "exchanges", "bytes_down", "bytes_up", *UNITS, "seconds"}
+_FRACTIONS = {"accuracy", "auroc", "auc", "error"}
+_HIGHER = {"accuracy", "auroc", "auc"}
+_LOWER = {"loss", "error", "gap", "gradient", "norm", "objective", "residual"}
 
 
-def oracle_calls(history: History) -> np.ndarray:
-    """All oracle calls of all clients and the server, one column."""
-    return np.sum([history[unit] for unit in UNITS], axis=0)
+@dataclass(frozen=True)
+class Summary:
+    """A column over its lanes, one entry a row: of the ``count`` lanes that have a finite number and still run.
+
+    ``deviation`` is the sample standard deviation, NaN where fewer than two lanes count.
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    count: np.ndarray
 
 
-def megabytes(history: History) -> np.ndarray:
-    """Megabytes communicated, both ways."""
-    return (history["bytes_up"] + history["bytes_down"]) / 1e6
+def lanes(history: History) -> int:
+    """How many runs lie side by side in a history."""
+    row = history.last
+    return int(np.size(row["exchanges"])) if "exchanges" in row else max(np.size(value) for value in row.values())
 
 
-def final_table(runs: Mapping[str, History], metric: str, title: str) -> Table:
-    """The last row of each run: the metric over its lanes, and what it cost a lane. The best mean is marked."""
-    table = Table(title=title)
+def column(history: History, name: str) -> np.ndarray:
+    """A column as (rows, lanes) floats; NaN where a row does not have it."""
+    shape = (lanes(history),)
+    return np.stack([np.broadcast_to(np.asarray(row.get(name, np.nan), float), shape) for row in history])
+
+
+def metrics(history: History) -> list[str]:
+    """The columns that ``evaluate`` returned, as far as they are one number a lane."""
+    if not len(history):
+        return []
+    width = lanes(history)
+
+    def is_number(value: object) -> bool:
+        array = np.asarray(value)
+        return array.dtype.kind in "bifu" and array.shape in ((), (1,), (width,))
+
+    return [
+        name
+        for name in history.columns
+        if name not in _COUNTERS and all(is_number(row[name]) for row in history if name in row)
+    ]
+
+
+def stopped(history: History) -> np.ndarray:
+    """(rows, lanes): True from where a lane stands still for good while another makes exchanges.
+
+    The engine freezes a lane that diverged: its metrics stay those of its last good round, which is no result.
+    """
+    result = np.zeros((len(history), lanes(history)), bool)
+    if "exchanges" in history.columns:
+        moves = np.diff(column(history, "exchanges"), axis=0) > 0
+        still = ~np.logical_or.accumulate(moves[::-1])[::-1]
+        result[1:] = still & (still & moves.any(1, keepdims=True)).any(0)
+    return result
+
+
+def summarise(values: np.ndarray) -> Summary:
+    """Statistics of (rows, lanes) over the lanes that are finite."""
+    fine = np.isfinite(values)
+    count = fine.sum(1)
+    with np.errstate(all="ignore"):  # no lane, one lane, or squares that overflow: NaN or inf, as they should be
+        mean = np.where(fine, values, 0.0).sum(1) / count
+        squares = np.where(fine, (values - mean[:, None]) ** 2, 0.0).sum(1)
+        deviation = np.sqrt(squares / (count - 1))
+    deviation = np.where(count > 1, deviation, np.nan)
+    low, high = np.where(fine, values, np.inf).min(1), np.where(fine, values, -np.inf).max(1)
+    return Summary(mean, deviation, np.where(count, low, np.nan), np.where(count, high, np.nan), count)
+
+
+def summary(history: History, metric: str) -> Summary:
+    """A metric over the lanes that still run."""
+    if metric not in metrics(history):
+        raise ValueError(f"metric must be one of {', '.join(metrics(history)) or '(none)'}, got {metric!r}")
+    return summarise(np.where(stopped(history), np.nan, column(history, metric)))
+
+
+def has_cost(history: History, cost: str) -> bool:
+    """Whether the history has the columns of a cost."""
+    return set(_PARTS.get(cost, ((cost,), 1.0))[0]) <= set(history.columns)
+
+
+def spent(history: History, cost: str) -> np.ndarray:
+    """A cost (see ``COSTS``) up to each row: the mean over the lanes that still run; seconds are those of all lanes."""
+    if cost not in COSTS:
+        raise ValueError(f"a cost must be one of {', '.join(COSTS)}, got {cost!r}")
+    names, factor = _PARTS.get(cost, ((cost,), 1.0))
+    total = factor * sum(column(history, name) for name in names)
+    return summarise(np.where(stopped(history), np.nan, total)).mean
+
+
+def label(metric: str) -> str:
+    """A metric's name to read."""
+    return "AUROC" if metric == "auroc" else metric.replace("_", " ")
+
+
+def _words(metric: str) -> set[str]:
+    return set(re.split(r"[\s_-]+", metric.lower()))
+
+
+def is_fraction(metric: str, histories: Iterable[History]) -> bool:
+    """Whether to write it in percent: an accuracy, AUROC or error whose finite values all lie in [0, 1]."""
+    if not _words(metric) & _FRACTIONS:
+        return False
+    values = [column(history, metric) for history in histories if metric in metrics(history)]
+    return all(((v >= 0) & (v <= 1))[np.isfinite(v)].all() for v in values)
+
+
+def direction(metric: str) -> bool | None:
+    """Whether higher is better, as far as its name tells."""
+    words = _words(metric)
+    return True if words & _HIGHER else False if words & _LOWER else None
+
+
+def best(means: Iterable[float], higher_is_better: bool) -> float:
+    """The best of the finite means (NaN if there is none)."""
+    finite = [mean for mean in means if np.isfinite(mean)]
+    return (max if higher_is_better else min)(finite, default=float("nan"))
+
+
+def _final_text(final: Summary, all_lanes: int, percent: bool, is_best: bool) -> Text:
+    mean, deviation, count = final.mean[-1], final.deviation[-1], final.count[-1]
+    if not count:
+        return Text("not finite", style="red")
+    show = (lambda value: f"{100 * value:.2f}") if percent else (lambda value: f"{value:.4g}")
+    text = Text(show(mean), style="bold" if is_best else "")
+    if np.isfinite(deviation):
+        text.append(f" ± {show(deviation)}", style="not bold")
+    if count < all_lanes:
+        text.append(f" ({count} of {all_lanes})", style="not bold red")
+    return text
+
+
+def final_table(runs: Mapping[str, History], metric: str, title: str, higher_is_better: bool = True) -> Table:
+    """The last row of each run: the metric over its lanes, and what it cost a lane. The best mean is bold.
+
+    Lanes that are not finite or were stopped are left out of mean and deviation, and counted: "(2 of 3)".
+    """
+    percent = is_fraction(metric, runs.values())
+    finals = {name: summary(history, metric) for name, history in runs.items()}
+    top = best((float(final.mean[-1]) for final in finals.values()), higher_is_better)
+    table = Table(title=Text(title))
     table.add_column("algorithm")
-    for column in (f"{metric} %", "rounds", "exchanges", "MB", "oracles", "seconds"):
-        table.add_column(column, justify="right", no_wrap=True)
-    best = max(mean_and_deviation(history[metric][-1])[0] for history in runs.values())
+    for heading in (
+        f"{label(metric)} %" if percent else label(metric),
+        "rounds",
+        "exchanges",
+        "MB",
+        "oracles",
+        "seconds",
+    ):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    shown = {"round": ".0f", "exchanges": ".0f", "megabytes": ",.1f", "oracle_calls": ",.0f", "seconds": ",.1f"}
     for name, history in runs.items():
-        mean, deviation = mean_and_deviation(history[metric][-1])
-        style = "bold" if mean == best else ""
-        table.add_row(
-            name,
-            f"[{style}]{100 * mean:.2f}[/] ± {100 * deviation:.2f}"
-            if style
-            else f"{100 * mean:.2f} ± {100 * deviation:.2f}",
-            f"{history['round'][-1]}",
-            f"{np.mean(history['exchanges'][-1]):.0f}",
-            f"{np.mean(megabytes(history)[-1]):.1f}",
-            f"{np.mean(oracle_calls(history)[-1]):,.0f}",
-            f"{history['seconds'][-1]:.1f}",
-        )
+        costs = [f"{spent(history, cost)[-1]:{form}}" for cost, form in shown.items()]
+        final = finals[name]
+        table.add_row(Text(name), _final_text(final, lanes(history), percent, bool(final.mean[-1] == top)), *costs)
     return table

@@ -1,7 +1,11 @@
 """Hyper-representation: learn a representation whose best linear head generalises."""
 
+from collections.abc import Sequence
+from typing import Literal
+
 import equinox as eqx
 import jax
+import numpy as np
 from jax import Array
 
 from rookery import partition
@@ -34,21 +38,42 @@ class _Lower(_Upper):
         return super().__call__(x, y, batch) + self.rc * squared_norm(y)
 
 
+def deal(
+    labels: np.ndarray, clients: int, seed: int, split: str, validation: float | None
+) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """The (training, validation) images of every client, an equal share of all images each.
+
+    ``split`` is "iid": drawn at random, half of them for validation; or "shards": two shards of the images sorted by
+    label, a fifth for validation. ``validation`` asks for another fraction.
+    """
+    if split not in ("iid", "shards"):
+        raise ValueError(f"split must be 'iid' or 'shards', got {split!r}")
+    if validation is not None and not 0 < validation < 1:
+        raise ValueError(f"validation must be a fraction between 0 and 1, or None, got {validation!r}")
+    if split == "iid":
+        held = partition.iid(len(labels), clients, seed, per_client=len(labels) // clients)
+    else:
+        held = partition.shards(labels, clients, seed)
+    return partition.split(held, validation or (0.5 if split == "iid" else 0.2), seed)
+
+
 def hyper_representation(
-    data: Dataset, *, clients: int = 100, seed: int = 0, hidden: int = 200, rc: float = 0.05, iid: bool = True
+    data: Dataset,
+    *,
+    clients: int = 100,
+    seed: int = 0,
+    hidden: int = 200,
+    rc: float = 0.05,
+    split: Literal["iid", "shards"] = "iid",
+    validation: float | None = None,
 ) -> Task:
     """min over x of the mean validation loss of the head y*(x), y*(x) = argmin of the mean training loss + rc‖y‖².
 
     x is the first layer of a network pixels–hidden–classes, y its head. Each client holds an equal share of the training
-    images: drawn at random, half of them for validation; or two shards of images sorted by label (``iid=False``), a
-    fifth for validation.
+    images: drawn at random, half of them for validation; or two shards of images sorted by label (``split="shards"``),
+    a fifth for validation. ``validation`` asks for another fraction: ASFBO's paper takes 0.25 for both.
     """
-    share = len(data.train_labels) // clients
-    if iid:
-        held = partition.iid(len(data.train_labels), clients, seed, per_client=share)
-    else:
-        held = partition.shards(data.train_labels, clients, seed)
-    lower, upper = partition.split(held, 0.5 if iid else 0.2, seed)
+    lower, upper = deal(data.train_labels, clients, seed, split, validation)
     data_of_all = examples(data.train_images, data.train_labels)
     x_key, y_key = jax.random.split(jax.random.key(seed))
     loss = _Upper(Pixels.of(data))

@@ -1,0 +1,116 @@
+"""Files on this machine: where they are looked for, whether they are the right ones, writing them whole or not at all."""
+
+import functools
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from rookery.datasets.sources import DataFile, Source, source
+
+
+class DataError(ValueError):
+    """A data set cannot be had: a file is not the official one, not in the official format or not to be downloaded."""
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What is known of a file of a data set: found where, with which checksums, and which ones are accepted."""
+
+    dataset: str
+    file: str
+    path: Path | None
+    status: Literal["ok", "missing", "bad"]
+    expected: tuple[str, ...]
+    found: tuple[str, ...] = ()
+
+
+def cache_folder(name: str) -> Path:
+    """Where the files of this data set are kept that the user has not put somewhere."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # also when it is not set; the XDG rules ignore a relative path
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise DataError(f"no cache folder: {error}; set ROOKERY_DATA or XDG_CACHE_HOME") from error
+    return base / "rookery" / "data" / name
+
+
+def locate(dataset: str, file: DataFile) -> tuple[Path, tuple[str, ...]] | None:
+    """The first that exists, with its checksums: below ROOKERY_DATA, then in the cache; packed, then unpacked."""
+    for folder in _folders(dataset):
+        for name, checksums in file.accepted.items():
+            if (folder / name).is_file():
+                return folder / name, checksums
+    return None
+
+
+def state(dataset: str, file: DataFile) -> FileState:
+    """Look for a file, and compare what is found with its checksums."""
+    here = locate(dataset, file)
+    if here is None:
+        return FileState(dataset, file.name, None, "missing", file.checksums)
+    path, expected = here
+    found = tuple(checksum(path, algorithm) for algorithm in algorithms(expected))
+    status: Literal["ok", "bad"] = "ok" if set(found) & set(expected) else "bad"
+    return FileState(dataset, file.name, path, status, expected, found)
+
+
+def verify(name: str) -> list[FileState]:
+    """The state of every file of a data set."""
+    return [state(name, file) for file in source(name).files]
+
+
+def where(dataset: Source) -> Path | None:
+    """The first file's folder when all files are there (verified or not)."""
+    paths = [here[0] for file in dataset.files if (here := locate(dataset.name, file))]
+    return paths[0].parent if paths and len(paths) == len(dataset.files) else None
+
+
+def checksum(path: Path, algorithm: str) -> str:
+    """ "algorithm:digits" of a file, computed once in a process unless the file changes."""
+    status = path.stat()
+    return _checksum(path, algorithm, status.st_size, status.st_mtime_ns)
+
+
+def algorithms(checksums: Sequence[str]) -> list[str]:
+    """Those that these checksums need."""
+    return list(dict.fromkeys(value.split(":")[0] for value in checksums))
+
+
+def mismatch(name: str | Path, expected: Sequence[str], found: Sequence[str]) -> DataError:
+    """The error for a file that is not what it should be."""
+    return DataError(f"{name}: not the official file: expected {' or '.join(expected)}, found {', '.join(found)}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes its place at ``path`` at the end, and leaves nothing behind if anything goes wrong."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open(part, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _folders(name: str) -> Iterator[Path]:
+    given = os.environ.get("ROOKERY_DATA")
+    if given:
+        yield Path(given).expanduser() / name
+    yield cache_folder(name)
+
+
+@functools.cache
+def _checksum(path: Path, algorithm: str, size: int, changed: int) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    return f"{algorithm}:{digest.hexdigest()}"

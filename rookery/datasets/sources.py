@@ -1,0 +1,171 @@
+"""Which data sets there are, their official files and where these come from."""
+
+from dataclasses import dataclass
+
+from rookery.names import unknown
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file by its path below the data set's folder.
+
+    ``checksums`` are written "algorithm:hexadecimal digits"; one of them must hold. ``unpacked`` is that of the file
+    without its gzip wrapping, which is accepted in its place.
+    """
+
+    name: str
+    bytes: int
+    checksums: tuple[str, ...]
+    unpacked: str | None = None
+
+    @property
+    def accepted(self) -> dict[str, tuple[str, ...]]:
+        """The checksums by name of the file."""
+        packed = {self.name: self.checksums}
+        return packed | {self.name.removesuffix(".gz"): (self.unpacked,)} if self.unpacked else packed
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a data set is (``shape`` of an image, numbers of training and test images) and what it is read from.
+
+    A file is downloaded from a mirror's address followed by its name; with an ``archive``, that is downloaded instead,
+    and holds the files.
+    """
+
+    name: str
+    summary: str
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int
+    licence: str
+    files: tuple[DataFile, ...] = ()
+    mirrors: tuple[str, ...] = ()
+    archive: DataFile | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+def _idx(name: str, size: int, packed: str, unpacked: str) -> DataFile:
+    return DataFile(name, size, (f"sha256:{packed}",), f"sha256:{unpacked}")
+
+
+def _cifar(name: str, sha1: str) -> DataFile:
+    return DataFile(f"cifar-10-batches-bin/{name}.bin", 10_000 * (1 + 3 * 32 * 32), (f"sha1:{sha1}",))
+
+
+_SOURCES = (
+    Source(
+        "digits", "handwritten digits, part of scikit-learn", (8, 8), 10, 1438, 359,
+        "BSD-3-Clause with scikit-learn; E. Alpaydin and C. Kaynak, UCI repository",
+    ),
+    Source(
+        "mnist", "handwritten digits", (28, 28), 10, 60_000, 10_000,
+        "none stated; Y. LeCun, C. Cortes and C. Burges",
+        (
+            _idx(
+                "train-images-idx3-ubyte.gz", 9_912_422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+            _idx(
+                "train-labels-idx1-ubyte.gz", 28_881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            ),
+            _idx(
+                "t10k-images-idx3-ubyte.gz", 1_648_877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            ),
+            _idx(
+                "t10k-labels-idx1-ubyte.gz", 4_542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+        ),
+        ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    ),
+    Source(
+        "fashion-mnist", "articles of clothing", (28, 28), 10, 60_000, 10_000,
+        "MIT, copyright 2017 Zalando SE",
+        (
+            _idx(
+                "train-images-idx3-ubyte.gz", 26_421_880,
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            ),
+            _idx(
+                "train-labels-idx1-ubyte.gz", 29_515,
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            ),
+            _idx(
+                "t10k-images-idx3-ubyte.gz", 4_422_102,
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            ),
+            _idx(
+                "t10k-labels-idx1-ubyte.gz", 5_148,
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+        ),
+        (
+            "https://fashion-mnist.s3.eu-central-1.amazonaws.com/",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        ),
+    ),
+    Source(
+        "cifar-10", "small colour photographs", (32, 32, 3), 10, 50_000, 10_000,
+        "none stated; A. Krizhevsky, V. Nair and G. Hinton",
+        (
+            _cifar("data_batch_1", "aadd24acce27caa71bf4b10992e9e7b2d74c2540"),
+            _cifar("data_batch_2", "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795"),
+            _cifar("data_batch_3", "1dd00a74ab1d17a6e7d73e185b69dbf31242f295"),
+            _cifar("data_batch_4", "aab85764eb3584312d3c7f65fd2fd016e36a258e"),
+            _cifar("data_batch_5", "26e2849e66a845b7f1e4614ae70f4889ae604628"),
+            _cifar("test_batch", "67eb016db431130d61cd03c7ad570b013799c88c"),
+        ),
+        ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
+        DataFile("cifar-10-binary.tar.gz", 170_052_171, ("md5:c32a1d4ab5d03f1284b67883e8d87530",)),
+    ),
+    Source(
+        "omniglot", "handwritten characters of 50 alphabets, 20 drawings of each", (28, 28), 1623, 19_280, 13_180,
+        "MIT, copyright 2015 Brenden Lake",
+        (  # MD5: as the authors pack them; SHA-256: the same images, sorted and without dates
+            DataFile(
+                "images_background.zip", 8_545_058,
+                (
+                    "md5:68d2efa1b9178cc56df9314c21c6e718",
+                    "sha256:8720b329b69c2c60badef73b7b2873c6d73f466bfdb631c642cdb109e90b0fbd",
+                ),
+            ),
+            DataFile(
+                "images_evaluation.zip", 5_833_360,
+                (
+                    "md5:6b91aef0f799c5bb55b94e3f2daec811",
+                    "sha256:a84d4d2379d450bdb09fb32460da9e4d6ef8000ef2d08cf228bd3a7242338bd6",
+                ),
+            ),
+        ),
+        (
+            "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
+            "https://github.com/brendenlake/omniglot/raw/master/python/",
+        ),
+    ),
+)  # fmt: skip
+
+DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
+"""By name; the training part of Omniglot is its background set, the test part its evaluation set."""
+
+
+def source(name: str) -> Source:
+    """The data set of this name; a wrong one is answered with the names and the nearest of them."""
+    if name in DATASETS:
+        return DATASETS[name]
+    raise ValueError(f"dataset: {unknown(name, DATASETS)}")
