@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -16,7 +16,7 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	touch $@
 
-demo: $(VENV)/ready  ## five algorithms on scikit-learn's digits: a table and a plot
+demo: $(VENV)/ready  ## six algorithms on scikit-learn's digits: a table, a figure and a report
 	$(BIN)/rookery demo
 
 test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
@@ -33,5 +33,8 @@ lint: $(VENV)/ready  ## ruff and mypy
 bench: $(VENV)/ready-bench  ## speed, as ratios in one interleaved run
 	$(BIN)/python -m benchmarks.speed
 
+docs: $(VENV)/ready  ## the documentation as a site, in site/
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf site $(VENV) .pytest_cache .mypy_cache .ruff_cache

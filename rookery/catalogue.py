@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm import Algorithm, Exchange, Repeat, Step
-from rookery.algorithms import algorithms, name_of
+from rookery.algorithms import algorithms, by_name, name_of
 from rookery.clients import Clients
 from rookery.engines.walk import Cost, Setting, costs_of
 from rookery.keys import as_key
@@ -18,6 +19,7 @@ from rookery.layout import Layout
 from rookery.participation import Full, Steps
 from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.sets import Set
+from rookery.tasks import RECIPES
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,16 @@ class Entry:
     summary: str
 
 
-def catalogue() -> list[Entry]:
+@cache
+def catalogue() -> tuple[Entry, ...]:
     """Every algorithm of the package with its defaults. Nothing is computed: a round is only traced."""
-    return [describe(kind()) for kind in algorithms.values()]
+    return tuple(describe(kind()) for kind in algorithms.values())
 
 
 def describe(algorithm: Algorithm) -> Entry:
     """What an algorithm needs, by tracing one round of it on a tiny problem."""
-    costs = _costs(algorithm)
+    projected: set[str] = set()
+    costs = _costs(algorithm, _Noted("x", projected), _Noted("y", projected))
     calls = {unit for cost in costs for unit in (*cost.calls, *cost.start_calls)}
     return Entry(
         name_of(type(algorithm)),
@@ -54,7 +58,7 @@ def describe(algorithm: Algorithm) -> Entry:
         _exchanges(algorithm.round()),
         bool(calls & {"hvp", "jvp"}),
         any(cost.local_steps for cost in costs) and _takes_unequal_steps(algorithm),
-        _constraints(algorithm),
+        ", ".join(sorted(projected)) or "no",
         (type(algorithm).__doc__ or "").strip().splitlines()[0],
     )
 
@@ -78,12 +82,6 @@ class _Noted(Set):
 
     def tangent(self, v: Any, d: Any) -> Any:
         return d
-
-
-def _constraints(algorithm: Algorithm) -> str:
-    noted: set[str] = set()
-    _costs(algorithm, _Noted("x", noted), _Noted("y", noted))
-    return ", ".join(sorted(noted)) or "no"
 
 
 def _tiny(kind: str, x_set: Any = None, y_set: Any = None) -> tuple[Flat, Clients]:
@@ -129,18 +127,27 @@ def markdown() -> str:
     return "\n".join(rows)
 
 
+def tasks_markdown() -> str:
+    """The table of tasks for the documentation."""
+    rows = ["| task | what is learned | problem | data sets | options |", "|---|---|---|---|---|"]
+    for recipe in RECIPES.values():
+        kind = by_name(next(iter(recipe.defaults.values())).algorithm).solves[0]
+        options = ", ".join(f"`{name}`" for name in recipe.options) or "none"
+        rows.append(f"| {recipe.name} | {recipe.summary} | {kind} | {', '.join(recipe.defaults)} | {options} |")
+    return "\n".join(rows)
+
+
 def _yes(value: Any) -> str:
     return "yes" if value else "no"
 
 
-def update(page: Path) -> None:
+def update(page: Path, table: str) -> None:
     """Writes the table between the marks of a documentation page."""
     text = page.read_text()
-    page.write_text(
-        re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{markdown()}\n<!-- end -->", text, flags=re.S)
-    )
+    page.write_text(re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{table}\n<!-- end -->", text, flags=re.S))
 
 
 if __name__ == "__main__":
-    for name in ("fidelity.md", "algorithms.md"):
-        update(Path(__file__).parent.parent / "docs" / name)
+    docs = Path(__file__).parent.parent / "docs"
+    for name, made in {"fidelity": markdown(), "algorithms": markdown(), "tasks": tasks_markdown()}.items():
+        update(docs / f"{name}.md", made)

@@ -1,25 +1,53 @@
-"""Every Python block of the README and of the docs runs; generated tables are current."""
+"""Every code block of the README and of the docs runs; generated tables are current; the site builds."""
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from rookery.catalogue import catalogue, markdown
+from rookery.catalogue import catalogue, markdown, tasks_markdown
+from rookery.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [
-    page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python" in page.read_text()
-]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_blocks_run(page, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
+
+
+def with_blocks(language):
+    return [pytest.param(page, id=page.name) for page in PAGES if blocks(page, language)]
+
+
+@pytest.mark.parametrize("page", with_blocks("python"))
+def test_python_blocks_run(page, capsys):
     names: dict = {}
-    for block in blocks:
+    for block in blocks(page, "python"):
         exec(compile(block, page.name, "exec"), names)
     assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", with_blocks("bash"))
+def test_commands_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "bash"):
+        for line in block.strip().splitlines():
+            program, *arguments = shlex.split(line)
+            assert program == "rookery"
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def test_there_is_no_other_kind_of_block():
+    for page in PAGES:
+        kinds = re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.S | re.M)
+        assert set(kinds) <= {"python", "bash", "toml"}, page.name
 
 
 @pytest.mark.parametrize("page", ["fidelity.md", "algorithms.md"])
@@ -27,12 +55,29 @@ def test_tables_are_current(page):
     assert markdown() in (ROOT / "docs" / page).read_text(), "run: python -m rookery.catalogue"
 
 
+def test_the_table_of_tasks_is_current():
+    assert tasks_markdown() in (ROOT / "docs" / "tasks.md").read_text(), "run: python -m rookery.catalogue"
+
+
 def test_catalogue():
     entries = {entry.name: entry for entry in catalogue()}
     assert entries["MeFBO"].second_derivatives is False
     assert entries["MeFBO"].unequal_steps is True
+    assert entries["MeFBO"].constraints == "x, y"
+    assert entries["FedAvg"].constraints == "y"
     assert entries["FedBiOAcc"].exchanges == 2
     assert entries["FedBiOAcc"].unequal_steps is False
     assert entries["FedNest"].exchanges == 2 * 1 + 5 + 3
     assert entries["PrimalDual"].solves == "weighting"
     assert all(entry.status and entry.paper for entry in entries.values())
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "site" / "own_problem" / "index.html").read_text()
+    assert "five hospitals" in page
