@@ -32,6 +32,22 @@ from rookery.tasks import RECIPES
 class _OneLineErrors(typer.core.TyperGroup):
     """Bad input is one line on stderr and exit status 2; --debug shows where it was raised."""
 
+    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+        try:
+            code = super().main(*args, standalone_mode=False, **more)
+        except click.exceptions.NoArgsIsHelpError as error:
+            if message := error.format_message():  # Typer has shown the help already
+                typer.echo(message)
+            code = 2
+        except click.UsageError as error:
+            typer.echo("Error: " + " ".join(error.format_message().split()), err=True)
+            code = 2
+        except click.Abort:
+            code = 130
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

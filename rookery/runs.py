@@ -29,7 +29,7 @@ from safetensors.numpy import load_file, save
 
 from rookery.engines.simulator import Simulator, State
 from rookery.history import History
-from rookery.settings import Settings, resolve, write_toml
+from rookery.settings import Settings, settings_of, write_toml
 from rookery.solve import Lanes, Prepared, Solution, prepare_many
 from rookery.tasks import Task
 
@@ -122,13 +122,6 @@ def resume_run(folder: Path, **how: Any) -> Solution:
     settings = settings_of(_read_config(folder))
     prepared, _ = prepare_run(settings)
     return _go(folder, settings, prepared, _newest(folder, prepared), **how)
-
-
-def settings_of(config: Mapping[str, Any]) -> Settings:
-    """The settings that a run's ``config.toml`` holds."""
-    told = ("metric", "higher_is_better", "command")
-    run = {name: value for name, value in config["run"].items() if name not in told}
-    return resolve(run, config.get("task"), config.get("algorithm"))
 
 
 def _go(

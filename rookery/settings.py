@@ -152,7 +152,14 @@ def read_settings(path: Path) -> Settings:
         raise ValueError(
             f"{path} must have a table [run] with at least task = ..., got {', '.join(tables) or 'nothing'}"
         )
-    return resolve(tables["run"], tables.get("task"), tables.get("algorithm"))
+    return settings_of(tables)
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings in a configuration; of a run's, what was only told there is left out."""
+    told = ("metric", "higher_is_better", "command")
+    run = {name: value for name, value in config["run"].items() if name not in told}
+    return resolve(run, config.get("task"), config.get("algorithm"))
 
 
 def write_toml(path: Path, tables: Mapping[str, Any]) -> None:

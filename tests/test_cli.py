@@ -1,4 +1,8 @@
-"""The command, the task behind the demo, and its report."""
+"""The command, as a user meets it."""
+
+import csv
+import json
+import tomllib
 
 import numpy as np
 import pytest
@@ -6,71 +10,161 @@ from typer.testing import CliRunner
 
 import rookery as rk
 from rookery.cli import app
-from rookery.datasets import digits
-from rookery.report import final_table, plot_curves
-from rookery.tasks import hyper_representation
+from rookery.datasets import DATASETS
+from rookery.runs import read_run
+from rookery.sweep import Trial, best, grid, random_rates
+from rookery.tasks import RECIPES
+
+SMALL = ["--rounds", "4", "--clients", "10", "--participants", "4", "--batch-size", "8", "--set",
+         "hidden=4"]  # fmt: skip
+HYPER = ["hyper-representation", *SMALL]
 
 
-def test_list_shows_every_algorithm():
-    result = CliRunner().invoke(app, ["list"], env={"COLUMNS": "200"})
-    assert result.exit_code == 0
-    assert all(name in result.output for name in rk.algorithms)
+def rookery(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_list():
+    assert all(name in rookery("list").output for name in rk.algorithms)
+    assert all(name in rookery("list", "tasks").output for name in RECIPES)
+    assert all(name in rookery("list", "datasets").output for name in DATASETS)
+    rows = {row["algorithm"]: row for row in json.loads(rookery("list", "algorithms", "--json").output)}
+    assert rows["FedAvg"]["constraints"] == "y"
+    assert "there are algorithms, tasks and datasets, got 'models'" in rookery("list", "models", code=2).stderr
 
 
 def test_version_and_help():
-    assert rk.__version__ in CliRunner().invoke(app, ["--version"]).output
-    assert "Example: rookery demo" in CliRunner().invoke(app, ["demo", "--help"]).output
+    assert rk.__version__ in rookery("--version").output
+    for name in ("run", "resume", "compare", "sweep", "report", "list", "demo"):
+        assert "Example" in rookery(name, "--help").output, name
 
 
-@pytest.mark.parametrize(("option", "value"), [("--rounds", "0"), ("--seeds", "-1"), ("--rounds", "many")])
-def test_bad_values_name_the_option(option, value):
-    result = CliRunner().invoke(app, ["demo", option, value])
-    assert result.exit_code == 2
-    assert option in result.output
+BAD = {
+    "a word": (["run", "hyper-representation", "--rounds", "many"], "'--rounds': 'many' is not a valid int"),
+    "no such option": (["run", "hyper-representation", "--round", "1"], "No such option"),
+    "nothing": (["run"], "Missing argument"),
+    "no command": (["fly"], "No such command 'fly'"),
+    "task": (["run", "hyper"], "task: there is no 'hyper'; did you mean 'hyper-representation'?"),
+    "algorithm": (["run", *HYPER, "--algorithm", "MeFB"], "algorithm: there is no 'MeFB'; did you mean 'MeFBO'?"),
+    "another problem's": (["run", *HYPER, "--algorithm", "FedSGDA+"], "FedSGDA+"),
+    "dataset": (["run", *HYPER, "--dataset", "cifar"], "dataset must be one of digits"),
+    "rounds": (["run", "hyper-representation", "--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
+    "participants": (["run", *HYPER, "--participants", "11"], "cannot draw 11 participants from 10 clients"),
+    "probability": (["run", *HYPER, "--participants", "-0.5"], "participants must be a number of clients"),
+    "option": (["run", *HYPER, "--set", "hiden=3"], "--set: there is no 'hiden'; did you mean 'hidden'?"),
+    "value": (["run", *HYPER, "--set", "hidden=x"], "task.hidden must be a whole number, got 'x'"),
+    "rate": (["run", *HYPER, "--set", "gamma_x=big"], "MeFBO.gamma_x must be a number or a schedule, got 'big'"),
+    "file": (["run", "nowhere.toml"], "nowhere.toml"),
+    "resume": (["resume", "."], "holds no run: there is no config.toml in it"),
+    "report": (["report", "nowhere"], "nowhere is not a folder of a run"),
+    "compare": (["compare", *HYPER, "--algorithms", "MeFBO,mefbo"], "--algorithms must be different names"),
+    "sweep": (["sweep", *HYPER], "sweep needs either --grid"),
+    "grid": (["sweep", *HYPER, "--grid", "gamma_x=a,b"], "--grid must be NAME=V1,V2"),
+    "grid name": (["sweep", *HYPER, "--grid", "gama_x=1"], "there is no 'gama_x'; did you mean 'gamma_x'?"),
+    "range": (
+        ["sweep", *HYPER, "--random", "gamma_x=2..1", "--trials", "2"],
+        "--random must be NAME=LOW..HIGH with 0 <",
+    ),
+    "trials": (["sweep", *HYPER, "--random", "gamma_x=1..2"], "--random needs --trials"),
+}
 
 
-def test_digits():
-    data = digits()
-    assert data.train_images.dtype == np.uint8
-    assert data.train_images.shape == (1438, 8, 8)
-    assert data.test_images.shape == (359, 8, 8)
-    assert data.classes == 10
-    assert data.pixels == 64
+@pytest.mark.parametrize("case", BAD)
+def test_bad_values_are_one_line_and_status_2(case):
+    arguments, message = BAD[case]
+    result = rookery(*arguments, code=2)
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("iid", [True, False])
-def test_hyper_representation_splits(iid):
-    data = digits()
-    task = hyper_representation(data, clients=20, hidden=16, iid=iid)
-    lower, upper = task.clients.lower, task.clients.upper
-    assert lower.data["image"].dtype == np.uint8
-    share = 0.5 if iid else 0.2
-    np.testing.assert_allclose(upper.size / (upper.size + lower.size), share, atol=0.02)
-    held = [np.asarray(split.rows(i, np.arange(split.size[i]))) for split in (lower, upper) for i in range(20)]
-    assert len(np.unique(np.concatenate(held))) == sum(map(len, held))  # nobody shares an image
-    classes = [len(np.unique(data.train_labels[rows])) for rows in held[:20]]
-    assert max(classes) <= 5 if not iid else min(classes) >= 7
+def test_debug_shows_where():
+    result = CliRunner().invoke(app, ["--debug", "run", "hyper"])
+    assert isinstance(result.exception, ValueError)
 
 
-def test_hyper_representation_learns_and_is_reported(tmp_path):
-    task = hyper_representation(digits(), clients=20, hidden=16)
-    solution = rk.solve_many(
-        task.problem, rk.FedBiO(eta_x=0.3, eta_z=0.03), task.clients, task.x0, task.y0, keys=[0, 1], rounds=60, every=20,
-        participation=10, local_steps=3, batch_size=16, evaluate=task.evaluate,
-    )  # fmt: skip
-    accuracy = solution.history["accuracy"]
-    assert accuracy.shape == (4, 2)
-    assert (accuracy[0] < 0.4).all()
-    assert (accuracy[-1] > 0.75).all()
-    plot_curves({"FedBiO": solution.history}, "accuracy", "A title", tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    table = final_table({"FedBiO": solution.history}, "accuracy", "A title")
-    assert table.row_count == 1
+def test_run_report_and_run_again(tmp_path):
+    told = json.loads(rookery("run", *HYPER, "--seeds", 2, "--out", "one", "--json", "--tensorboard").stdout)
+    assert told["metric"] == "accuracy"
+    assert told["final"]["round"] == 4
+    assert len(told["final"]["accuracy"]) == 2
+    assert list((tmp_path / "one" / "tensorboard").glob("seed-1/events*"))
+    assert "holds a run already" in rookery("run", *HYPER, "--out", "one", code=2).stderr
+    assert "finished" in rookery("resume", "one").stderr
+    rookery("run", "one/config.toml", "--out", "two")
+    for name in ("accuracy", "loss", "bytes_up"):
+        np.testing.assert_array_equal(
+            read_run(tmp_path / "one").history[name], read_run(tmp_path / "two").history[name]
+        )
+    output = rookery("report", "one", "two", "--out", "page/report.html", "--title", "Two runs").output
+    assert "Report: page/report.html" in output
+    assert "Two runs" in (tmp_path / "page" / "report.html").read_text()
+    assert (tmp_path / "page" / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "page" / "report.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_runs_get_folders_of_their_own(tmp_path):
+    task = ["hyper-representation", "--algorithm", "FedAvg", *SMALL]
+    for number in (1, 2):
+        assert f"runs/hyper-representation-FedAvg-{number}" in rookery("run", *task).output
+
+
+def test_compare(tmp_path):
+    arguments = ["compare", *HYPER, "--algorithms", "FedBiO, FedAvg", "--seeds", 2, "--out", "both"]
+    output = rookery(*arguments).output
+    assert "FedBiO" in output
+    assert "FedAvg" in output
+    assert (tmp_path / "both" / "report.html").exists()
+    again = json.loads(rookery(*arguments, "--json").stdout)  # goes on, which is nothing to do
+    assert set(again) == {"FedBiO", "FedAvg"}
+
+
+def test_sweep(tmp_path):
+    task = ["hyper-representation", *SMALL, "--algorithm", "FedBiO", "--seeds", 2, "--lanes", 4]
+    grids = ["--grid", "eta_x=0.1,0.2", "--grid", "eta_y=0.1,1e30"]
+    told = json.loads(rookery("sweep", *task, *grids, "--out", "s", "--json").stdout)
+    means = [trial["mean"] for trial in told["trials"]]
+    assert np.isnan(means).tolist() == [False, True, False, True]  # a rate of 1e30 diverges
+    with open(tmp_path / "s" / "sweep.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["eta_x"] for row in rows] == ["0.1", "0.1", "0.2", "0.2"]
+    found = tomllib.loads((tmp_path / "s" / "best.toml").read_text())
+    assert found["algorithm"]["eta_x"] == told["best"]["eta_x"]
+    assert found["algorithm"]["eta_y"] == 0.1
+    assert found["run"]["held_out"] is False  # what is run with it is judged on test data
+    rookery("run", "s/best.toml", "--out", "best")
+    assert "every configuration diverged" in rookery("sweep", *task, "--grid", "eta_y=1e30,1e31", code=2).stderr
+
+
+def test_sweeps_draw_log_uniformly_and_choose_by_the_mean():
+    drawn = np.array([each["a"] for each in random_rates({"a": (1e-3, 1e3)}, 2000, 0)])
+    assert abs(np.median(np.log10(drawn))) < 0.2
+    assert drawn.min() >= 1e-3
+    assert drawn.max() <= 1e3
+    assert grid({"a": [1, 2], "b": [3]}) == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
+    trials = [Trial({}, np.array(scores)) for scores in ([1.0, 3.0], [np.nan, 9.0], [2.5, 2.5])]
+    assert best(trials, True) is trials[2]
+    assert best(trials, False) is trials[0]
+
+
+def test_a_run_that_diverges_says_so():
+    result = rookery("run", *HYPER, "--algorithm", "FedBiO", "--set", "eta_y=1e30", "--set", "eta_x=1e30", code=1)
+    assert "Diverged: lane 0:" in result.stderr
+    assert "try smaller rates" in result.stderr
 
 
 @pytest.mark.slow
 def test_demo(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--rounds", "3", "--seeds", "2", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "digits.png").exists()
-    assert all(name in result.output for name in ("MeFBO", "FedBiO", "FedBiOAcc", "SimFBO", "ASFBO", "LA-ASFBO"))
+    output = rookery("demo", "--rounds", 3, "--seeds", 2, "--out", "demo").output
+    assert (tmp_path / "demo" / "digits.png").exists()
+    assert (tmp_path / "demo" / "report.html").exists()
+    assert all(name in output for name in ("MeFBO", "FedBiO", "FedBiOAcc", "SimFBO", "ASFBO", "LA-ASFBO"))
+    rookery("demo", "--rounds", 2, "--seeds", 1, "--out", "demo")  # again, in the same place
+    assert read_run(tmp_path / "demo" / "MeFBO").history["round"][-1] == 2

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 import rookery as rk
 from rookery import runs
 from rookery.history import History
-from rookery.settings import Settings, assignments, read_settings, recipe_of, resolve, write_toml
+from rookery.settings import Settings, assignments, read_settings, recipe_of, resolve, settings_of, write_toml
 
 SMALL = {"task": "hyper-representation", "algorithm": "FedBiO", "rounds": 12, "every": 3, "seeds": 2, "clients": 10,
          "participants": 4, "batch_size": 8}  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_run_leaves_all_there_is_to_know(whole):
     assert run.finished
     assert run.config["run"]["metric"] == "accuracy"
     assert run.config["environment"]["jax"] == jax.__version__
-    assert runs.settings_of(run.config).tables() == made.tables()
+    assert settings_of(run.config).tables() == made.tables()
     assert list(run.history["round"]) == [0, 3, 6, 9, 12]
     assert run.history["accuracy"].shape == (5, 2)
     tasks = made.make_tasks()
