@@ -22,6 +22,11 @@ from rookery.datasets import DATASETS
 from rookery.demo import run_demo
 from rookery.history import History
 from rookery.report import final_table, plot_curves, write_page
+from rookery.reproduce import Experiment, compute, experiment, experiments, stored, verdicts
+from rookery.reproduce import markdown as reproduction_markdown
+from rookery.reproduce import rows as reproduction_rows
+from rookery.reproduce import save as save_cell
+from rookery.reproduce import tune as tune_method
 from rookery.runs import Run, find_runs, read_run, resume_run, start_run
 from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
 from rookery.solve import Solution
@@ -34,7 +39,7 @@ class _OneLineErrors(typer.core.TyperGroup):
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         try:
-            code = super().main(*args, standalone_mode=False, **more)
+            code = super().main(*args, **{**more, "standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as error:
             if message := error.format_message():  # Typer has shown the help already
                 typer.echo(message)
@@ -302,6 +307,76 @@ def report(
     page, figure = _write_report(runs, out, title)
     _show(runs)
     Console().print(f"Report: {page}\nFigure: {figure}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment, such as E1.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller version: fewer seeds and rounds.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only cells whose SETTING/METHOD contains this.")] = None,
+    tune: Annotated[bool, typer.Option("--tune", help="Search the grids first, on held-out training data.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Compute also what is stored.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Show all experiments with the expected time on 2 cores.")
+    ] = False,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="Write docs/reproduction.md from what is stored.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Where results are stored.")] = Path("reproduction"),
+    lanes: Annotated[int, typer.Option(min=1, help="Runs in a program at once, in --tune.")] = 8,
+) -> None:
+    """Reproduce experiment NAME of a paper: the published numbers beside ours. What is stored is not computed again.
+
+    Examples:
+
+      rookery reproduce --list
+
+      rookery reproduce E1 --only iid/MeFBO
+
+      rookery reproduce E6 --quick
+    """
+    if list_:
+        table = Table()
+        for column in ("experiment", "what", "paper", "cells", "stored", "minutes"):
+            table.add_column(column)
+        for each in experiments().values():
+            cells = each.cells()
+            have = sum(stored(cell, out) is not None for cell in cells)
+            minutes = str(each.preset.get("minutes", "?"))
+            table.add_row(each.name, each.title, each.preset["paper"], str(len(cells)), str(have), minutes)
+        Console().print(table)
+        return
+    if write_docs:
+        page = Path("docs/reproduction.md")
+        page.write_text(reproduction_markdown(out))
+        Console().print(f"Written: {page}")
+        return
+    if name is None:
+        raise ValueError("reproduce needs the name of an experiment, or --list, or --write-docs")
+    which, size = experiment(name), "quick" if quick else "full"
+    if tune:
+        for cell in which.cells(size, only or ()):
+            if "grid" in which.preset["methods"][cell.method]:
+                found = tune_method(which, cell.method, cell.setting, size, lanes)
+                Console().print(f"{cell.setting}/{cell.method}: {found}")
+        which = experiment(name)
+    for cell in which.cells(size, only or ()):
+        if again or stored(cell, out) is None:
+            save_cell(cell, compute(cell, (which.axis, which.at(size)), which.metric), out)
+    _show_experiment(which, out, size)
+
+
+def _show_experiment(which: Experiment, out: Path, size: str) -> None:
+    told = "" if size == "full" else " (a smaller version)"
+    table = Table(title=f"{which.name}: {which.title}{told}")
+    columns = [f"{point}" for point in which.at(size)]
+    for column in ("setting", "method", *columns, *(f"published {c}" for c in columns), ""):
+        table.add_column(column, justify="left" if column in ("setting", "method") else "right")
+    for row in reproduction_rows(which, out, size):
+        table.add_row(row.setting, row.method, *row.ours, *row.published, row.note)
+    Console().print(table)
+    for v in verdicts(which, out, size):
+        Console().print(f"{v.setting}: {v.better} better than {v.worse}: {v.difference:+.3g}, p = {v.p:.2g}: {v.holds}")
 
 
 @app.command("list")

@@ -1,0 +1,370 @@
+"""The papers' experiments: presets, their cells, and the tables that put our numbers beside the published ones.
+
+An experiment is a TOML file in ``rookery/presets``: settings × methods, each pair a *cell*. A cell's result is a small
+JSON file that is computed once and again only when its settings change.
+"""
+
+import hashlib
+import json
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from rookery.history import History
+from rookery.names import unknown
+from rookery.report.tables import spent
+from rookery.runs import environment, prepare_run
+from rookery.settings import Settings, resolve, write_toml
+from rookery.sweep import best, best_settings, grid, sweep
+
+PRESETS = Path(__file__).parent / "presets"
+SIZES = ("full", "quick", "tiny")
+POINTS = 60
+"""At most so many points of a curve are stored."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method in one setting of an experiment."""
+
+    experiment: str
+    setting: str
+    method: str
+    size: str
+    settings: Settings
+
+    @property
+    def digest(self) -> str:
+        """Changes when the settings do."""
+        told = json.dumps(self.settings.tables(), sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def path(self, folder: Path) -> Path:
+        """Where its result is stored."""
+        name = "".join(c if c.isalnum() or c in "+-." else "_" for c in f"{self.setting}--{self.method}")
+        return folder / self.experiment / ("" if self.size == "full" else self.size) / f"{name}.json"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A preset: what is run, and what was published."""
+
+    name: str
+    preset: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return str(self.preset["title"])
+
+    @property
+    def metric(self) -> str:
+        """What its tables show."""
+        return str(self.preset.get("metric", "accuracy"))
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of the metric is better."""
+        return bool(self.preset.get("higher_is_better", True))
+
+    @property
+    def axis(self) -> str:
+        """What the columns of its tables count: "round" or "exchanges"."""
+        return str(self.preset.get("axis", "round"))
+
+    def at(self, size: str = "full") -> list[int]:
+        """The columns: after how many rounds or exchanges."""
+        return list(self.preset.get(size, {}).get("at", self.preset["at"]))
+
+    def cells(self, size: str = "full", only: Iterable[str] = ()) -> list[Cell]:
+        """All pairs of a setting and a method, or those whose name contains one of ``only``."""
+        found = []
+        for setting, in_setting in self.preset["settings"].items():
+            for method, how in self.preset["methods"].items():
+                if "only" in how and setting not in how["only"]:
+                    continue
+                settings = self._settings(in_setting, setting, method, how, size)
+                found.append(Cell(self.name, setting, method, size, settings))
+        words = list(only)
+        return [c for c in found if not words or any(word in f"{c.setting}/{c.method}" for word in words)]
+
+    def _settings(
+        self, in_setting: Mapping[str, Any], setting: str, method: str, how: Mapping[str, Any], size: str
+    ) -> Settings:
+        smaller = self.preset.get(size, {}) if size != "full" else {}
+        run = {**self.preset["run"], **in_setting.get("run", {}), **how.get("run", {}), **smaller.get("run", {})}
+        if size != "full" and "rounds" in how.get("run", {}):  # a method that counts otherwise stays in proportion
+            share = smaller.get("run", {}).get("rounds", self.preset["run"]["rounds"]) / self.preset["run"]["rounds"]
+            run["rounds"] = max(1, round(share * how["run"]["rounds"]))
+            run["every"] = max(1, min(run["rounds"], how["run"].get("every", run["rounds"])))
+        task = {**self.preset.get("task", {}), **in_setting.get("task", {}), **how.get("task", {})} | smaller.get(
+            "task", {}
+        )
+        rates = {**how.get("rates", {}), **in_setting.get("rates", {}), **how.get("best", {}).get(setting, {})}
+        return resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
+
+
+def experiments() -> dict[str, Experiment]:
+    """Every preset by its name."""
+    paths = sorted(PRESETS.glob("*.toml"), key=lambda path: (len(path.stem.split("-")[0]), path.stem))
+    return {path.stem: Experiment(path.stem, tomllib.loads(path.read_text())) for path in paths}
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of this name."""
+    known = experiments()
+    if name not in known:
+        raise ValueError(f"experiment: {unknown(name, known)}")
+    return known[name]
+
+
+def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: bool | None = None) -> dict[str, Any]:
+    """Runs a cell: all seeds in one program."""
+    clock = time.perf_counter()
+    prepared, _ = prepare_run(cell.settings)
+    solution = prepared.go(cell.settings.rounds, cell.settings.every, progress)
+    axis, at = axis_at
+    history = solution.history
+    values = history[metric].astype(float)
+    for each in solution.diverged:
+        values[history["round"] > each.round, each.lane] = np.nan
+    places = [_place(history, axis, point) for point in at]
+    shown = np.unique(np.linspace(0, len(history) - 1, min(POINTS, len(history))).round().astype(int))
+    last = {name: np.asarray(value, float) for name, value in history.last.items()}
+    return {
+        "experiment": cell.experiment,
+        "setting": cell.setting,
+        "method": cell.method,
+        "size": cell.size,
+        "digest": cell.digest,
+        "metric": metric,
+        "at": at,
+        "values": {str(point): _numbers(values[place]) for point, place in zip(at, places, strict=True)},
+        "last": {name: _numbers(value) for name, value in last.items()},
+        "curve": {
+            "round": history["round"][shown].tolist(),
+            "exchanges": _numbers(history["exchanges"].reshape(len(history), -1).mean(1)[shown]),
+            "mean": _numbers(values.mean(1)[shown]),
+            "deviation": _numbers(values.std(1, ddof=1)[shown]) if values.shape[1] > 1 else None,
+        },
+        "megabytes": float(spent(history, "megabytes")[-1]),
+        "diverged": [str(each) for each in solution.diverged],
+        "seconds": round(time.perf_counter() - clock, 1),
+        "settings": cell.settings.tables(),
+        "environment": environment(),
+    }
+
+
+def _place(history: History, axis: str, point: int) -> int:
+    """The last row that is not beyond the point."""
+    counts = history[axis].reshape(len(history), -1).max(1)
+    return int(np.flatnonzero(counts <= point)[-1])
+
+
+def _numbers(values: Any) -> list[float | None] | float | None:
+    """As JSON has them: six digits, None where a number is not finite."""
+    if np.ndim(values) == 0:
+        return float(f"{float(values):.6g}") if np.isfinite(values) else None
+    return [_numbers(value) for value in np.asarray(values)]  # type: ignore[misc]
+
+
+def stored(cell: Cell, folder: Path) -> dict[str, Any] | None:
+    """The cell's result, if there is one of the same settings."""
+    path = cell.path(folder)
+    if not path.exists():
+        return None
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result if result["digest"] == cell.digest else None
+
+
+def save(cell: Cell, result: Mapping[str, Any], folder: Path) -> None:
+    """Stores a result."""
+    path = cell.path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
+
+
+def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes: int = 8) -> dict[str, float]:
+    """Searches the method's grid in a setting on held-out training data, and writes the best rates into the preset."""
+    how = which.preset["methods"][method]
+    if "grid" not in how:
+        raise ValueError(f"{which.name}: {method} has no grid to search")
+    cell = next(c for c in which.cells(size) if (c.setting, c.method) == (setting, method))
+    budget = which.preset.get("tuning", {})
+    settings = resolve(
+        {**_run(cell.settings), "seeds": budget.get("seeds", 1), "seed": 1000,
+         "rounds": max(1, round(budget.get("rounds_share", 1.0) * cell.settings.rounds))},
+        cell.settings.options, cell.settings.rates,
+    )  # fmt: skip
+    tried = grid(how["grid"])
+    trials = sweep(settings, tried, lanes)
+    found = best(trials, which.higher_is_better)
+    rates = best_settings(settings, found).tables()["algorithm"]
+    chosen = {name.partition(".")[0]: rates[name.partition(".")[0]] for name in found.rates}
+    preset = tomllib.loads((PRESETS / f"{which.name}.toml").read_text())
+    preset["methods"][method].setdefault("best", {})[setting] = chosen
+    preset["methods"][method].setdefault("held_out", {})[setting] = round(found.mean, 5)
+    write_toml(PRESETS / f"{which.name}.toml", preset)
+    return dict(found.rates)
+
+
+def _run(settings: Settings) -> dict[str, Any]:
+    return dict(settings.tables()["run"])
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of an experiment's table: ours and, where there are, the published values for each column."""
+
+    setting: str
+    method: str
+    ours: list[str]
+    published: list[str]
+    note: str
+
+
+def rows(which: Experiment, folder: Path, size: str = "full") -> list[Row]:
+    """A row for each cell that has a result."""
+    found = []
+    for cell in which.cells(size):
+        result = stored(cell, folder)
+        if result is None:
+            continue
+        ours = [_cell_text(result["values"][str(point)], which) for point in which.at(size)]
+        published = [_published(which, cell, column) for column in range(len(which.at(size)))]
+        told = result["diverged"]
+        note = f"{len(told)} of {cell.settings.seeds} seeds diverged" if told else ""
+        found.append(Row(cell.setting, cell.method, ours, published, note))
+    return found
+
+
+def _scale(which: Experiment) -> float:
+    return 100.0 if which.preset.get("percent", True) else 1.0
+
+
+def _cell_text(values: list[float | None], which: Experiment) -> str:
+    finite = np.array([value for value in values if value is not None])
+    if not finite.size:
+        return "diverged"
+    digits = 2 if which.preset.get("percent", True) else 4
+    mean = f"{_scale(which) * finite.mean():.{digits}f}"
+    return f"{mean} ± {_scale(which) * finite.std(ddof=1):.{digits}f}" if finite.size > 1 else mean
+
+
+def _published(which: Experiment, cell: Cell, column: int) -> str:
+    for entry in which.preset.get("published", []):
+        if entry["setting"] == cell.setting and entry["method"] == cell.method:
+            value, deviations = entry["values"][column], entry.get("deviations")
+            return f"{value:g}" + (f" ± {deviations[column]:g}" if deviations else "")
+    return ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim of the paper holds here: method ``better`` against ``worse`` in a setting, paired over seeds."""
+
+    setting: str
+    better: str
+    worse: str
+    difference: float
+    p: float
+    holds: str
+
+
+def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdict]:
+    """The claims of the preset, tested by a paired one-sided t-test over seeds at the last column."""
+    results = {(c.setting, c.method): stored(c, folder) for c in which.cells(size)}
+    last = str(which.at(size)[-1])
+    found = []
+    for claim in which.preset.get("claims", []):
+        for setting in claim.get("settings", list(which.preset["settings"])):
+            pair = [results.get((setting, claim[side])) for side in ("better", "worse")]
+            if pair[0] is None or pair[1] is None:
+                continue
+            a, b = ([np.nan if v is None else v for v in each["values"][last]] for each in pair if each is not None)
+            found.append(_verdict(which, setting, claim, np.array(a), np.array(b)))
+    return found
+
+
+def _verdict(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Verdict:
+    """A seed that diverged counts as the worst."""
+    sign = 1.0 if which.higher_is_better else -1.0
+    a, b = (np.where(np.isnan(v), -sign * np.inf, v) for v in (a, b))
+    if not np.isfinite(a).all() or not np.isfinite(b).all():
+        wins, losses = int((sign * (a - b) > 0).sum()), int((sign * (a - b) < 0).sum())
+        p = float(stats.binomtest(wins, wins + losses, alternative="greater").pvalue) if wins + losses else 1.0
+        difference = float("inf") if wins > losses else float("-inf")
+    else:
+        gain = sign * (a - b)
+        difference = float(_scale(which) * (a - b).mean())
+        if len(gain) < 2 or np.ptp(gain) == 0:
+            p = 0.0 if gain.mean() > 0 else 1.0
+        else:
+            p = float(stats.ttest_1samp(gain, 0, alternative="greater").pvalue)
+    holds = "yes" if p < 0.05 else "reversed" if p > 0.95 else "not decided"
+    return Verdict(setting, claim["better"], claim["worse"], difference, p, holds)
+
+
+def markdown(folder: Path) -> str:
+    """``docs/reproduction.md``, from the stored results alone."""
+    parts = [
+        "# What was reproduced\n\n"
+        "Generated by `rookery reproduce --write-docs` from the stored results in `reproduction/`, not by hand. "
+        "Ours: mean ± sample standard deviation over seeds. All methods of an experiment share splits, models, seeds and "
+        "tuning budget; rates were chosen on a held-out part of the training data. A claim *holds* if a paired one-sided "
+        "t-test over seeds gives p < 0.05, is *reversed* if p > 0.95.\n"
+    ]
+    for which in experiments().values():
+        size = next((s for s in ("full", "quick") if rows(which, folder, s)), None)
+        if size is None:
+            parts.append(f"## {which.name}: {which.title}\n\n{which.preset['paper']}. Not computed yet.\n")
+            continue
+        parts.append(_section(which, folder, size))
+    return "\n".join(parts)
+
+
+def _section(which: Experiment, folder: Path, size: str) -> str:
+    table = rows(which, folder, size)
+    results = [r for cell in which.cells(size) if (r := stored(cell, folder)) is not None]
+    at, unit = which.at(size), {"round": "rounds", "exchanges": "exchanges"}[which.axis]
+    shows_published = any(any(row.published) for row in table)
+    head = ["setting", "method", *(f"{which.metric} after {point} {unit}" for point in at)]
+    head += [f"published, {point}" for point in at] if shows_published else []
+    lines = [
+        f"## {which.name}: {which.title}",
+        "",
+        f"{which.preset['paper']}. {which.preset.get('notes', '')}".strip(),
+        "",
+    ]
+    command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
+    seeds = sorted({r["settings"]["run"]["seeds"] for r in results})
+    made = results[-1]["environment"]
+    minutes = sum(r["seconds"] for r in results) / 60
+    lines.append(
+        f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(which.cells(size))} cells, "
+        f"{'/'.join(map(str, seeds))} seeds, {minutes:.0f} minutes on {made['cores']} cores, {made['date'][:10]}, "
+        f"rookery {made['rookery']}, jax {made['jax']}.\n"
+    )
+    lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in table:
+        name = row.method + (f" ({row.note})" if row.note else "")
+        lines.append(
+            "| " + " | ".join([row.setting, name, *row.ours, *(row.published if shows_published else [])]) + " |"
+        )
+    checked = verdicts(which, folder, size)
+    if checked:
+        lines += ["", "| setting | claim | difference | p | holds |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {v.setting} | {v.better} better than {v.worse} | {v.difference:+.3g} | {v.p:.2g} | {v.holds} |"
+            for v in checked
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,184 @@
+"""The papers' experiments: presets never rot, cells are stored, tables and verdicts are right."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from rookery import reproduce
+from rookery.cli import app
+from rookery.datasets import DATASETS
+
+ROOT = Path(__file__).parent.parent
+NAMES = list(reproduce.experiments())
+
+
+def missing(cells):
+    """Which data sets the cells need that are not here."""
+    needed = {cell.settings.dataset for cell in cells} & set(DATASETS) - {"digits"}
+    folder = Path(os.environ.get("ROOKERY_DATA") or "nowhere")
+    return sorted(name for name in needed if not (folder / name).is_dir())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", reproduce.SIZES)
+def test_presets_resolve(name, size):
+    which = reproduce.experiment(name)
+    cells = which.cells(size)
+    assert cells
+    assert len({cell.path(Path()) for cell in cells}) == len(cells)
+    for entry in which.preset.get("published", []):
+        assert entry["setting"] in which.preset["settings"]
+        assert entry["method"] in which.preset["methods"]
+        assert len(entry["values"]) == len(which.at())
+    for claim in which.preset.get("claims", []):
+        assert {claim["better"], claim["worse"]} <= set(which.preset["methods"])
+        assert set(claim.get("settings", [])) <= set(which.preset["settings"])
+    for method in which.preset["methods"].values():
+        assert set(method.get("best", {})) <= set(which.preset["settings"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_in_tiny(name, tmp_path):
+    which = reproduce.experiment(name)
+    cells = which.cells("tiny")
+    first = {cell.method: cell for cell in reversed(cells)}  # one setting for each method
+    if without := missing(first.values()):
+        pytest.skip(f"ROOKERY_DATA has no {', '.join(without)}")
+    for cell in first.values():
+        result = reproduce.compute(cell, (which.axis, which.at("tiny")), which.metric, progress=False)
+        reproduce.save(cell, result, tmp_path)
+        assert reproduce.stored(cell, tmp_path) == json.loads(json.dumps(result))
+    assert len(reproduce.rows(which, tmp_path, "tiny")) == len(first)
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A preset of its own, so that tuning can write into it."""
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    text = """
+title = "A small one"
+paper = "Nobody"
+at = [2, 4]
+[run]
+task = "hyper-representation"
+dataset = "digits"
+clients = 10
+participants = 4
+batch_size = 8
+rounds = 4
+every = 2
+seeds = 3
+[task]
+hidden = 4
+[quick]
+at = [2]
+[quick.run]
+rounds = 2
+[settings.iid.task]
+split = "iid"
+[methods.FedBiO.rates]
+eta_x = 0.1
+[methods.FedBiO.grid]
+eta_x = [0.1, 0.3]
+eta_y = [0.3, 1e30]
+[methods.FedAvg.run]
+rounds = 4
+[methods."FedBiO, wild"]
+algorithm = "FedBiO"
+[methods."FedBiO, wild".rates]
+eta_y = 1e30
+[[published]]
+setting = "iid"
+method = "FedAvg"
+values = [50.0, 60.0]
+deviations = [1.0, 2.0]
+[[claims]]
+better = "FedBiO"
+worse = "FedBiO, wild"
+"""
+    (folder / "T1.toml").write_text(text)
+    monkeypatch.setattr(reproduce, "PRESETS", folder)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
+    assert "A small one" in run("--list").output
+    output = run("T1").output
+    assert "50 ± 1" in output
+    assert "diverged" in output
+    assert "FedBiO better than FedBiO, wild" in output
+    stored = sorted(p.name for p in (tiny / "reproduction" / "T1").glob("*.json"))
+    assert stored == ["iid--FedAvg.json", "iid--FedBiO.json", "iid--FedBiO__wild.json"]
+
+    def fail(*arguments, **more):
+        raise AssertionError("computed again")
+
+    compute = reproduce.compute
+    monkeypatch.setattr("rookery.cli.compute", fail)
+    run("T1")  # all is stored
+    preset = tiny / "presets" / "T1.toml"
+    preset.write_text(preset.read_text().replace("eta_x = 0.1\n", "eta_x = 0.2\n"))
+    computed = []
+    monkeypatch.setattr(
+        "rookery.cli.compute", lambda cell, *more: (computed.append(cell.method), compute(cell, *more))[1]
+    )
+    run("T1")
+    assert computed == ["FedBiO"]  # only what changed
+    (tiny / "docs").mkdir()
+    run("--write-docs")
+    page = (tiny / "docs" / "reproduction.md").read_text()
+    assert "3 of 3 cells" in page
+    assert "| iid | FedBiO, wild (3 of 3 seeds diverged) | " in page
+    assert "50 ± 1" in page
+
+
+def test_tuning_writes_the_best_rates_into_the_preset(tiny):
+    run("T1", "--quick", "--tune", "--only", "iid/FedBiO", "--lanes", "4")
+    method = reproduce.experiment("T1").preset["methods"]["FedBiO"]
+    assert method["best"]["iid"]["eta_y"] == 0.3  # 1e30 diverges
+    assert method["best"]["iid"]["eta_x"] in (0.1, 0.3)
+    cell = next(c for c in reproduce.experiment("T1").cells() if c.method == "FedBiO")
+    assert cell.settings.rates["eta_y"] == 0.3
+    assert cell.settings.held_out is False
+    assert (tiny / "reproduction" / "T1" / "quick" / "iid--FedBiO.json").exists()
+
+
+def test_bad_names(tiny):
+    assert "there is no 'T2'; did you mean 'T1'?" in run("T2", code=2).stderr
+    assert "reproduce needs the name of an experiment" in run(code=2).stderr
+
+
+def test_verdicts(tiny):
+    which = reproduce.experiment("T1")
+    claim = {"better": "a", "worse": "b"}
+    a, b = np.array([0.9, 0.91, 0.92, 0.9]), np.array([0.8, 0.82, 0.81, 0.8])
+    assert reproduce._verdict(which, "iid", claim, a, b).holds == "yes"
+    assert reproduce._verdict(which, "iid", claim, b, a).holds == "reversed"
+    assert reproduce._verdict(which, "iid", claim, a, a[::-1]).holds == "not decided"
+    lower = replace(which, preset={**which.preset, "higher_is_better": False})
+    assert reproduce._verdict(lower, "iid", claim, b, a).holds == "yes"
+    gone = np.full(6, np.nan)
+    assert reproduce._verdict(which, "iid", claim, np.full(6, 0.5), gone).holds == "yes"
+    np.testing.assert_allclose(reproduce._verdict(which, "iid", claim, a, b).difference, 10.0, atol=0.5)
+
+
+def test_the_page_is_current():
+    assert (ROOT / "docs" / "reproduction.md").read_text() == reproduce.markdown(ROOT / "reproduction"), (
+        "run: rookery reproduce --write-docs"
+    )
+    size = sum(path.stat().st_size for path in (ROOT / "reproduction").rglob("*.json"))
+    assert size < 2_000_000
