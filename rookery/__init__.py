@@ -39,6 +39,7 @@ from rookery.algorithms.weighting import (
 )
 from rookery.checks import check_algorithm
 from rookery.clients import Clients, Split
+from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
 from rookery.history import History
 from rookery.participation import Bernoulli, Full, Replay, Steps, Uniform
@@ -88,7 +89,9 @@ __all__ = [
     "FedNestSGD",
     "FedSGDAM",
     "FedSGDAPlus",
+    "FederationError",
     "FixedWeights",
+    "Flower",
     "Full",
     "History",
     "LFedNest",

@@ -100,3 +100,40 @@ def max_pool(batch: Array) -> Array:
     height, width = batch.shape[1] // 2 * 2, batch.shape[2] // 2 * 2
     rows = jnp.maximum(batch[:, 0:height:2], batch[:, 1:height:2])
     return jnp.maximum(rows[:, :, 0:width:2], rows[:, :, 1:width:2])
+
+
+class ConvFeatures(eqx.Module):
+    """The representation of few-shot learning: layers of ``filters`` 3×3 convolutions, normalised, with ReLU and pooling.
+
+    (examples, height, width, channels) to (examples, features). A layer's output is normalised over all positions and
+    filters of one example, then scaled and shifted for each filter: a batch's statistics would tie examples to one
+    another, and the loss would be no mean over them. 2×2 pooling ends a layer as long as there are 2×2 positions. The
+    features are divided by the square root of their number, so that the curvature of a linear head's loss is about 1.
+    """
+
+    convolutions: tuple[Conv, ...]
+    scales: tuple[Array, ...]
+    shifts: tuple[Array, ...]
+
+    def __init__(self, channels: int, filters: int, layers: int, key: Array):
+        inputs = (channels, *[filters] * (layers - 1))
+        keys = jax.random.split(key, layers)
+        self.convolutions = tuple(Conv(i, filters, own, padding=1) for i, own in zip(inputs, keys, strict=True))
+        self.scales = tuple(jnp.ones(filters) for _ in keys)
+        self.shifts = tuple(jnp.zeros(filters) for _ in keys)
+
+    def __call__(self, batch: Array) -> Array:
+        """The features of each example."""
+        for convolution, scale, shift in zip(self.convolutions, self.scales, self.shifts, strict=True):
+            batch = jax.nn.relu(scale * _normalised(convolution(batch)) + shift)
+            if min(batch.shape[1:3]) >= 2:
+                batch = max_pool(batch)
+        flat = batch.reshape(batch.shape[0], -1)
+        return flat / flat.shape[1] ** 0.5
+
+
+def _normalised(batch: Array) -> Array:
+    """Each example with mean 0 and variance 1."""
+    mean = jnp.mean(batch, (1, 2, 3), keepdims=True)
+    variance = jnp.mean((batch - mean) ** 2, (1, 2, 3), keepdims=True)
+    return (batch - mean) / jnp.sqrt(variance + 1e-5)

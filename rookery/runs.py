@@ -15,7 +15,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -27,10 +27,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from rookery.engines.flower.engine import FederationError, Flower, Remote
 from rookery.engines.simulator import Simulator, State
 from rookery.history import History
 from rookery.settings import Settings, settings_of, write_toml
-from rookery.solve import Lanes, Prepared, Solution, prepare_many
+from rookery.solve import Lanes, Prepared, Solution, prepare, prepare_many
 from rookery.tasks import Task
 
 KEPT = 2
@@ -78,9 +79,13 @@ def find_runs(folders: list[Path]) -> list[Run]:
     return found
 
 
-def prepare_run(settings: Settings, tasks: list[Task] | None = None) -> tuple[Prepared, list[Task]]:
-    """The run of these settings, checked and ready; its lanes are the seeds."""
+def prepare_run(
+    settings: Settings, tasks: list[Task] | None = None, engine: Flower | None = None
+) -> tuple[Prepared, list[Task]]:
+    """The run of these settings, checked and ready; its lanes are the seeds. On nodes there is one seed, and no lanes."""
     tasks = settings.make_tasks() if tasks is None else tasks
+    if engine is not None:
+        return _prepare_on_nodes(settings, tasks, engine), tasks
     run = prepare_many(
         tasks[0].problem,
         settings.make_algorithm(),
@@ -97,18 +102,43 @@ def prepare_run(settings: Settings, tasks: list[Task] | None = None) -> tuple[Pr
     return run, tasks
 
 
-def start_run(settings: Settings, folder: Path, command: str = "", **how: Any) -> Solution:
-    """Starts a run in a new folder. ``how`` is that of :func:`resume_run`."""
+def _prepare_on_nodes(settings: Settings, tasks: list[Task], engine: Flower) -> Prepared:
+    if settings.seeds != 1:
+        raise ValueError(f"seeds must be 1 on Flower nodes, got {settings.seeds}")
+    task = tasks[0]
+    return prepare(
+        task.problem,
+        settings.make_algorithm(),
+        task.clients,
+        task.x0,
+        task.y0,
+        key=settings.seed,
+        participation=settings.participation,
+        local_steps=settings.steps,
+        batch_size=settings.batch_size,
+        evaluate=task.evaluate,
+        engine=engine,
+    )
+
+
+def start_run(settings: Settings, folder: Path, command: str = "", engine: Any = None, **how: Any) -> Solution:
+    """Starts a run in a new folder, in this process or on nodes (``engine`` is ``rk.Flower(...)``).
+
+    ``how`` is that of :func:`resume_run`.
+    """
     if (folder / "config.toml").exists():
         raise ValueError(f"{folder} holds a run already: choose another folder, or rookery resume {folder}")
-    prepared, tasks = prepare_run(settings)
+    engine = None if engine is None else _with_folder(engine, folder)
+    prepared, tasks = prepare_run(settings, engine=engine)
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = settings.tables()
     config["run"] |= {"metric": tasks[0].metric, "higher_is_better": tasks[0].higher_is_better}
     config["run"]["command"] = command or f"rookery run {shlex.quote(str(folder / 'config.toml'))}"
     config["environment"] = environment()
+    if engine is not None:
+        config["flower"] = _engine_table(engine)
     _write(folder / "config.toml", lambda path: write_toml(path, config))
-    return _go(folder, settings, prepared, None, **how)
+    return _go(folder, Plan.of(settings), prepared, None, **how)
 
 
 def resume_run(folder: Path, **how: Any) -> Solution:
@@ -119,14 +149,52 @@ def resume_run(folder: Path, **how: Any) -> Solution:
         how: ``progress`` (a bar, by default on a terminal), ``checkpoint_seconds`` between checkpoints, ``watch``, called
             with (state, history) after each evaluation.
     """
-    settings = settings_of(_read_config(folder))
-    prepared, _ = prepare_run(settings)
-    return _go(folder, settings, prepared, _newest(folder, prepared), **how)
+    config = _read_config(folder)
+    settings = settings_of(config)
+    engine = _with_folder(Flower(**config["flower"]), folder) if "flower" in config else None
+    prepared, _ = prepare_run(settings, engine=engine)
+    return _go(folder, Plan.of(settings), prepared, _newest(folder, prepared), **how)
+
+
+def _with_folder(engine: Flower, folder: Path) -> Flower:
+    """Nodes that load the task from the run's own settings, and keep what they keep in its folder."""
+    if engine.superlink is not None:
+        return engine
+    return replace(engine, problem=str(folder / "config.toml"), folder=folder / "nodes")
+
+
+def _engine_table(engine: Flower) -> dict[str, Any]:
+    """The engine's options as TOML can hold them."""
+    values = {f.name: getattr(engine, f.name) for f in fields(engine) if f.name not in ("problem", "folder")}
+    return {name: str(v) if isinstance(v, Path) else v for name, v in values.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is called in its log, and how long it is."""
+
+    name: str
+    rounds: int
+    every: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Plan":
+        """That of the run of a task."""
+        name = f"{settings.algorithm} on {settings.task}/{settings.dataset}"
+        return cls(name, settings.rounds, settings.every)
+
+
+def go_in_folder(folder: Path, plan: Plan, prepared: Prepared, config: dict[str, Any]) -> Solution:
+    """Starts a run that is not one of a task in a folder, or goes on with the one that is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "config.toml").exists():
+        _write(folder / "config.toml", lambda path: write_toml(path, {**config, "environment": environment()}))
+    return _go(folder, plan, prepared, _newest(folder, prepared))
 
 
 def _go(
     folder: Path,
-    settings: Settings,
+    plan: Plan,
     prepared: Prepared,
     start: Solution | None,
     *,
@@ -136,24 +204,36 @@ def _go(
 ) -> Solution:
     log = _Log(folder / "log.txt")
     done = start.rounds if start is not None else 0
-    log(f"{settings.algorithm} on {settings.task}/{settings.dataset}: {settings.rounds} rounds, from round {done}")
+    log(f"{plan.name}: {plan.rounds} rounds, from round {done}")
     written = time.monotonic()
+    on_nodes = isinstance(prepared.engine, Remote)
+
+    def remember(state: State, history: History, memory: dict[str, Any]) -> None:
+        with open(folder / "participants.jsonl", "a") as file:
+            file.write(json.dumps({"round": int(state.round) - 1, "counted": memory["counted"]}) + "\n")
+        save_checkpoint(folder, state, history, memory)
 
     def keep(state: State, history: History) -> None:
         nonlocal written
         _write(folder / "history.csv", history.to_csv)
         last = history.last
         log(f"round {state.round}: " + ", ".join(f"{k} {np.mean(last[k]):.6g}" for k in _metrics(last)))
-        if time.monotonic() - written >= checkpoint_seconds or state.round >= settings.rounds:
+        due = time.monotonic() - written >= checkpoint_seconds or state.round >= plan.rounds
+        if due and not on_nodes:  # there every round is remembered
             save_checkpoint(folder, state, history)
             written = time.monotonic()
         if watch is not None:
             watch(state, history)
 
-    if start is not None and done >= settings.rounds:
+    if start is not None and done >= plan.rounds:
         solution = prepared.finish(start)
     else:
-        solution = prepared.go(settings.rounds - done, settings.every, progress, start, keep)
+        memory = _memory(folder, done) if on_nodes else None
+        try:
+            solution = prepared.go(plan.rounds - done, plan.every, progress, start, keep, memory, remember)
+        except FederationError as error:
+            log(str(error))
+            raise FederationError(f"{error}; rookery resume {folder} goes on from there") from None
     for each in solution.diverged:
         log(str(each))
     arrays = _named({"x": solution.x, "y": solution.y})
@@ -165,14 +245,18 @@ def _go(
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def save_checkpoint(folder: Path, state: State, history: History) -> None:
-    """Writes a checkpoint (arrays, then a manifest with their checksum) and removes all but the last two."""
+def save_checkpoint(folder: Path, state: State, history: History, memory: Mapping[str, Any] | None = None) -> None:
+    """Writes a checkpoint (arrays, then a manifest with their checksum) and removes all but the last two.
+
+    ``memory`` is what a federation needs beside the state.
+    """
     where = folder / "checkpoints"
     where.mkdir(exist_ok=True)
     body = save(_named(replace(state, round=None)))
     name = f"round-{state.round:08d}"
     _write(where / f"{name}.safetensors", lambda path: path.write_bytes(body))
-    manifest = {"round": int(state.round), "sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
+    manifest: dict[str, Any] = {"round": int(state.round), "sha256": hashlib.sha256(body).hexdigest()}
+    manifest |= {"bytes": len(body)} | ({} if memory is None else {"memory": dict(memory)})
     _write(where / f"{name}.json", lambda path: path.write_text(json.dumps(manifest)))
     for old in sorted(where.glob("round-*.json"))[:-KEPT]:
         old.unlink()
@@ -192,6 +276,19 @@ def _newest(folder: Path, prepared: Prepared) -> Solution | None:
         rows = [row for row in history.rows if row["round"] <= state.round]
         return Solution(None, None, History(rows), state, prepared.lanes)
     return None
+
+
+def _memory(folder: Path, round: int) -> dict[str, Any] | None:
+    """What a federation needs to go on from this round; its record of participants is cut off there."""
+    path = folder / "checkpoints" / f"round-{round:08d}.json"
+    if not path.exists():
+        return None
+    record = folder / "participants.jsonl"
+    if record.exists():  # line t is that of round t
+        lines = record.read_text().splitlines()[:round]
+        _write(record, lambda path: path.write_text("".join(line + "\n" for line in lines)))
+    memory: dict[str, Any] | None = json.loads(path.read_text()).get("memory")
+    return memory
 
 
 def _read_checkpoint(manifest: Path, prepared: Prepared) -> State:

@@ -13,6 +13,7 @@ import tomli_w
 from rookery import schedules
 from rookery.algorithm import Algorithm
 from rookery.algorithms import by_name, name_of
+from rookery.datasets import load, load_omniglot
 from rookery.names import unknown
 from rookery.participation import Bernoulli, Participation, Steps, Uniform
 from rookery.tasks import RECIPES, Recipe, Task
@@ -67,11 +68,12 @@ class Settings:
 
     def make_tasks(self) -> list[Task]:
         """One task for each seed."""
-        from rookery.datasets import load  # reads files: only when a run is made
-
-        data = None if self.dataset == "synthetic" else load(self.dataset)
-        if data is not None and self.held_out:
-            data = data.held_out()
+        data: Any = None
+        if self.dataset == "omniglot":
+            data = load_omniglot()  # has validation alphabets of its own
+        elif self.dataset != "synthetic":
+            data = load(self.dataset)
+            data = data.held_out() if self.held_out else data
         seeds = range(self.seed, self.seed + self.seeds)
         return [self.recipe.make(data, clients=self.clients, seed=seed, **self.options) for seed in seeds]
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rookery.algorithm import Algorithm
 from rookery.algorithms import by_name, check_solves, name_of
 from rookery.clients import Clients
+from rookery.engines.flower.engine import Remote
 from rookery.engines.simulator import Simulator, State, advance, diagnose
 from rookery.engines.simulator import initial_state as _first_state
 from rookery.engines.walk import Cost, Setting, costs_of
@@ -34,6 +35,7 @@ Axes = tuple[int | None, ...]
 """For each leaf of a tree, whether it has an axis of lanes (0) or is the same for all (None)."""
 Metrics = Callable[[Any, Any], Mapping[str, Any]]
 BatchSize = int | None | tuple[int | None, int | None]
+Engine = Simulator | Remote
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def solve(
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
     every: int | None = None,
-    engine: Simulator | None = None,
+    engine: Engine | None = None,
     progress: bool | None = None,
     start: Solution | State | None = None,
 ) -> Solution:
@@ -140,7 +142,7 @@ def solve(
         batch_size: of minibatches, drawn with replacement; one number or (lower, upper); None takes whole sets.
         evaluate: a function (x, y) -> dict of scalars. By default the two objectives on all data.
         every: rounds between evaluations; by default a twentieth of all.
-        engine: ``rk.Simulator()``.
+        engine: ``rk.Simulator()``, or ``rk.Flower(...)`` for clients on nodes.
         progress: shows a progress bar; by default on a terminal.
         start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
 
@@ -170,7 +172,7 @@ def prepare(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
-    engine: Simulator | None = None,
+    engine: Engine | None = None,
 ) -> "Prepared":
     """All checks of :func:`solve`, and nothing more: what comes back is ready to go."""
     return Prepared.of(
@@ -193,7 +195,7 @@ def solve_many(
     batch_size: BatchSize = None,
     evaluate: Metrics | Lanes | None = None,
     every: int | None = None,
-    engine: Simulator | None = None,
+    engine: Engine | None = None,
     progress: bool | None = None,
     start: Solution | State | None = None,
 ) -> Solution:
@@ -226,7 +228,7 @@ def prepare_many(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | Lanes | None = None,
-    engine: Simulator | None = None,
+    engine: Engine | None = None,
 ) -> "Prepared":
     """All checks of :func:`solve_many`, and nothing more."""
     given = {
@@ -263,7 +265,7 @@ class Prepared:
     x: Array
     y: Array
     evaluate: Any
-    engine: Simulator
+    engine: Engine
     lanes: int | None
     clients_axes: Axes | None
     evaluate_axes: Axes | None
@@ -283,7 +285,7 @@ class Prepared:
         local_steps: Any,
         batch_size: Any,
         evaluates: list[Metrics | None],
-        engine: Simulator | None,
+        engine: Engine | None,
     ) -> "Prepared":
         """Checks everything; lists have one entry a lane, ``lanes`` is None for a single run."""
         if not isinstance(problem, Problem):
@@ -291,8 +293,10 @@ class Prepared:
         for evaluate in evaluates:
             if evaluate is not None and not callable(evaluate):
                 raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
-        if engine is not None and not isinstance(engine, Simulator):
-            raise TypeError(f"engine must be rk.Simulator(), got {engine!r}")
+        if engine is not None and not isinstance(engine, Engine):
+            raise TypeError(f"engine must be rk.Simulator() or rk.Flower(), got {engine!r}")
+        if isinstance(engine, Remote) and lanes is not None:
+            raise ValueError("engine: rk.Flower() makes one run at a time, take rk.solve and not a batch of lanes")
         for clients in all_clients:
             if not isinstance(clients, Clients):
                 raise TypeError(f"clients must be rk.Clients(...), got {clients!r}")
@@ -380,8 +384,14 @@ class Prepared:
         progress: bool | None = None,
         start: Solution | State | None = None,
         watch: Callable[[State, History], None] | None = None,
+        memory: Mapping[str, Any] | None = None,
+        remember: Callable[[State, History, dict[str, Any]], None] | None = None,
     ) -> Solution:
-        """Makes the rounds. ``watch`` is called after each evaluation; it must not hold on to the state."""
+        """Makes the rounds. ``watch`` is called after each evaluation; it must not hold on to the state.
+
+        On nodes ``remember`` is called after each round with what, beside the state, is needed to go on with the same
+        federation: the ``memory`` of a later call.
+        """
         check_count(rounds, "rounds")
         every = max(1, rounds // 20) if every is None else check_count(every, "every")
         evaluate = _Evaluation(self)
@@ -395,27 +405,44 @@ class Prepared:
         end = int(state.round) + rounds
         before = history.rows[-1] if history.rows else None
         seconds = before["seconds"] if before is not None else 0.0
-        pace = _Pace()
-        with _bar(self, rounds, progress) as show:
+        activity: Any = 0
+        if memory is not None:
+            activity, seconds = np.asarray(memory["activity"], np.int64), memory["seconds"]
+        pace = _Pace() if isinstance(self.engine, Simulator) else _RoundByRound()
+        with self._open(state, memory) as work, _bar(self, rounds, progress) as show:
+
+            def note(state: State) -> None:
+                if remember is not None and work.memory() is not None:
+                    told = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
+                    remember(state, history, {**work.memory(), **told})
+
             while state.round < end and not bool((state.died >= 0).all()):
                 stop = min(end, (state.round // every + 1) * every)
-                activity: Any = 0
-                while state.round < stop:
+                while state.round < stop and not bool((state.died >= 0).all()):
                     made = min(stop - state.round, pace.rounds)
                     with pace:
-                        state, counted = advance(
-                            self.setting, state, made, self.engine.clients_at_once, self.clients_axes
-                        )
+                        state, counted = work.advance(state, made)
                         activity = activity + np.asarray(jax.block_until_ready(counted), np.int64)
                     seconds += pace.seconds
                     show(made, made / pace.seconds, None)
+                    if state.round < stop:
+                        note(state)
+                state = work.gather(state, final=state.round == end)
                 metrics = evaluate(state)
                 before = self._row(state.round, activity, before, seconds, metrics)
                 history.append(before)
                 show(0, None, metrics)
                 if watch is not None:
                     watch(state, history)
+                activity = 0 * activity
+                note(state)
         return self.finish(Solution(None, None, history, state, self.lanes))
+
+    def _open(self, start: State, memory: Mapping[str, Any] | None) -> AbstractContextManager[Any]:
+        """What makes the rounds: this process, or nodes."""
+        if isinstance(self.engine, Remote):
+            return self.engine.open(self, start, memory)
+        return nullcontext(_Here(self.setting, self.engine.clients_at_once, self.clients_axes))
 
     def finish(self, ended: Solution) -> Solution:
         """A solution with x, y and what diverged, from its state."""
@@ -478,11 +505,30 @@ class Prepared:
             one = replace(state, round=None)
             if self.lanes is not None:
                 one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], one)
-            where = diagnose(self.lane_setting(int(lane)), one, int(died[lane]))
+            here = isinstance(self.engine, Simulator)  # a server has no data to repeat a client's work with
+            where = diagnose(self.lane_setting(int(lane)), one, int(died[lane])) if here else None
             exchange, client, step, name = where if where is not None else (None, None, None, "the server's state")
             number = None if self.lanes is None else int(lane)
             found.append(Divergence(int(died[lane]), exchange, client, step, name, number))
         return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Here:
+    """Rounds in this process."""
+
+    setting: Setting
+    at_once: int | None
+    axes: Axes | None
+
+    def advance(self, state: State, rounds: int) -> tuple[State, Array]:
+        return advance(self.setting, state, rounds, self.at_once, self.axes)
+
+    def gather(self, state: State, final: bool) -> State:
+        return state
+
+    def memory(self) -> None:
+        return None
 
 
 class _Evaluation:
@@ -632,6 +678,16 @@ class _Pace:
             self.rounds *= 8
         elif self.seconds > 3:
             self.rounds = max(1, self.rounds // 4)
+
+
+class _RoundByRound(_Pace):
+    """One round at a time: each is a checkpoint."""
+
+    def __init__(self) -> None:
+        self.rounds = 1
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._clock
 
 
 @contextmanager

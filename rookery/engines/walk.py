@@ -134,6 +134,16 @@ def count_steps(steps: tuple[Step, ...]) -> int:
     return sum(count_steps(step.steps) if isinstance(step, Repeat) else 1 for step in steps)
 
 
+def step_at(steps: tuple[Step, ...], number: int) -> Exchange | Server:
+    """The step of this number in the text of a round."""
+    for step in steps:
+        size = count_steps((step,))
+        if number < size:
+            return step_at(step.steps, number) if isinstance(step, Repeat) else step
+        number -= size
+    raise IndexError(f"a round has no step {number} more")
+
+
 def get_rows(table: Tree, ids: Array) -> Tree:
     """What these clients keep."""
     return jax.tree.map(lambda leaf: leaf[ids], table)
@@ -196,6 +206,8 @@ class Cost:
     start_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     local_steps: bool = False
     server_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    upload: Mapping[str, str] = field(default_factory=dict)
+    """What a participant uploads: the dtype and shape of each array by its name."""
 
 
 class Counting(Walk):
@@ -240,6 +252,7 @@ class Counting(Walk):
             tally.counts(at_start=True),
             local.made_steps,
             server_tally.counts(),
+            described(up),
         )
         return replace(at, server=server, keep=keep, carry=carry)
 
@@ -247,6 +260,15 @@ class Counting(Walk):
 def tree_bytes(tree: Tree) -> int:
     """Bytes of the arrays of a pytree."""
     return sum(int(np.prod(jnp.shape(leaf))) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(tree))
+
+
+def described(tree: Tree) -> dict[str, str]:
+    """The dtype and shape of each array of a pytree by its name."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path): f"{getattr(leaf, 'dtype', None) or jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+        for path, leaf in leaves
+    }
 
 
 def costs_of(setting: Setting, x: Array, y: Array) -> list[Cost]:

@@ -15,6 +15,7 @@ from rookery.models import Dense, cross_entropy, squared_norm
 from rookery.problems import Bilevel
 from rookery.tasks.images import Example, Pixels, Score, examples
 from rookery.tasks.task import Defaults, Recipe, Task
+from rookery.validation import check_count
 
 
 class _Upper(eqx.Module):
@@ -57,6 +58,14 @@ def deal(
     return partition.split(held, validation or (0.5 if split == "iid" else 0.2), seed)
 
 
+def check_network(hidden: Sequence[int], rc: float) -> None:
+    """Widths are positive, a regularisation is not negative."""
+    for width in hidden:
+        check_count(width, "hidden")
+    if not 0 <= rc < float("inf"):
+        raise ValueError(f"rc must be a number of at least 0, got {rc!r}")
+
+
 def hyper_representation(
     data: Dataset,
     *,
@@ -73,6 +82,7 @@ def hyper_representation(
     images: drawn at random, half of them for validation; or two shards of images sorted by label (``split="shards"``),
     a fifth for validation. ``validation`` asks for another fraction: ASFBO's paper takes 0.25 for both.
     """
+    check_network((hidden,), rc)
     lower, upper = deal(data.train_labels, clients, seed, split, validation)
     data_of_all = examples(data.train_images, data.train_labels)
     x_key, y_key = jax.random.split(jax.random.key(seed))

@@ -1,0 +1,196 @@
+"""``rk.Flower``: the engine that runs clients on Flower nodes."""
+
+import logging
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rookery.engines.flower.node import Node
+from rookery.engines.flower.processes import (
+    Started,
+    free_port,
+    require_flower,
+    start_superlink,
+    started,
+    wait_for_superlink,
+)
+from rookery.engines.flower.server import Federation, FederationError, Rules, shows_state
+from rookery.engines.flower.source import from_memory
+from rookery.engines.flower.transport import Answers, Enough, Transport
+from rookery.engines.simulator import State
+
+if TYPE_CHECKING:
+    from rookery.solve import Prepared
+
+
+@dataclass(frozen=True)
+class Remote(Rules):
+    """An engine whose clients are reached by messages. Subclasses say what carries them."""
+
+    def connect(self, run: "Prepared") -> AbstractContextManager[Transport]:
+        """What carries the messages, while it is open."""
+        raise NotImplementedError
+
+    @property
+    def lasting(self) -> bool:
+        """Whether nodes keep clients' state after the run, so that it can be resumed."""
+        return False
+
+    @contextmanager
+    def open(
+        self, run: "Prepared", start: State | None = None, memory: Mapping[str, Any] | None = None
+    ) -> Iterator[Federation]:
+        """The federation of a run; ``memory`` is that of the federation to go on with."""
+        if not self.collect and shows_state(run.setting.algorithm, run.x, run.y):
+            raise ValueError(
+                "collect must be True where every client has a lower level of its own: y is what they keep, got False"
+            )
+        with self.connect(run) as transport:
+            federation = Federation(run.setting, run.x, run.y, run.costs, transport, self, memory, start)
+            federation.gather_nodes()
+            yield federation
+            if not self.lasting:
+                federation.end()
+
+
+@dataclass(frozen=True)
+class Over(Remote):
+    """Any transport: nodes in this process, or one for tests that loses messages."""
+
+    transport: Any = None
+
+    @contextmanager
+    def connect(self, run: "Prepared") -> Iterator[Transport]:
+        """The transport as it is."""
+        if self.transport is None:
+            raise ValueError("transport must be given, got None")
+        yield self.transport
+
+
+@dataclass(frozen=True)
+class Flower(Remote):
+    """Clients on Flower nodes.
+
+    Without ``superlink`` a SuperLink and ``nodes`` nodes are started on this machine and stopped at the end. Given the
+    name of a ``problem`` (a module, a Python file, or the TOML file of a run's settings) the nodes are processes that
+    load it themselves; without one they are threads of this process that share the problem, over the same network.
+
+    Args:
+        nodes: how many nodes to start; clients are dealt out to them in turn.
+        problem: where node processes find the problem.
+        superlink: HOST:PORT of a SuperLink that is there already, with nodes of its own.
+        certificates: the file of the root certificate of that SuperLink.
+        folder: where logs and what clients keep go, so that a run can be resumed; by default a temporary folder.
+    """
+
+    nodes: int = 2
+    problem: str | None = None
+    superlink: str | None = None
+    certificates: Path | None = None
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_flower()
+        if not isinstance(self.nodes, int) or self.nodes < 1:
+            raise ValueError(f"nodes must be an integer of at least 1, got {self.nodes!r}")
+        if self.superlink is not None and ":" not in self.superlink:
+            raise ValueError(f"superlink must be HOST:PORT, got {self.superlink!r}")
+        if self.superlink is not None and self.certificates is None and not is_loopback(self.superlink):
+            raise ValueError(
+                f"certificates must be given for {self.superlink}: only a SuperLink on this machine is spoken to "
+                "without TLS; rookery deploy certs makes some"
+            )
+
+    @property
+    def lasting(self) -> bool:
+        """With a folder, or nodes of others."""
+        return self.folder is not None or self.superlink is not None
+
+    @contextmanager
+    def connect(self, run: "Prepared") -> Iterator[Transport]:
+        """Opens a run on the SuperLink; starts it, and the nodes, if there is none."""
+        from rookery.engines.flower.adapter import open_run
+        from rookery.engines.flower.grid import OverGrid
+
+        logging.getLogger("flwr").setLevel(logging.ERROR)
+        if self.superlink is not None:
+            root = None if self.certificates is None else self.certificates.read_bytes()
+            with open_run(self.superlink, root) as grid:
+                yield OverGrid(grid)
+            return
+        with ExitStack() as stack:
+            folder = self.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rookery-")))
+            group = stack.enter_context(started(folder))
+            address = f"127.0.0.1:{free_port()}"
+            start_superlink(group, int(address.rpartition(":")[2]))
+            if self.problem is not None:
+                self._start_processes(group, address, run.setting.clients.n)
+            wait_for_superlink(group, f"http://{address}")
+            if self.problem is None:
+                stack.enter_context(self._threads(address, run, folder))
+            grid = stack.enter_context(open_run(address))
+            yield _Checked(OverGrid(grid), group)
+
+    def _dealt(self, n: int) -> list[list[int]]:
+        """The clients of each node."""
+        return [list(range(number, n, self.nodes)) for number in range(min(self.nodes, n))]
+
+    def _start_processes(self, group: Started, address: str, n: int) -> None:
+        assert self.problem is not None
+        for number, clients in enumerate(self._dealt(n)):
+            command = [sys.executable, "-m", "rookery.commands.node", "--superlink", address]
+            command += ["--problem", self.problem, "--partition", ",".join(map(str, clients))]
+            command += ["--name", f"node-{number}", "--folder", str(group.folder / f"node-{number}")]
+            group.start(f"node-{number}", command)
+
+    @contextmanager
+    def _threads(self, address: str, run: "Prepared", folder: Path) -> Iterator[None]:
+        from rookery.engines.flower.adapter import serve
+
+        setting = run.setting
+        x0, y0 = setting.flat.x.unravel(run.x), setting.flat.y.unravel(run.y)
+        source = from_memory(setting.flat.problem, setting.clients, x0, y0, setting.algorithm)
+        stop = threading.Event()
+        threads = []
+        for number, clients in enumerate(self._dealt(setting.clients.n)):
+            name = f"node-{number}"
+            node = Node(lambda: source, clients, folder / name, name)
+            threads.append(threading.Thread(target=serve, args=(address, node.answer, stop), name=name, daemon=True))
+            threads[-1].start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(5)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A transport that notices when a process that we started has ended."""
+
+    transport: Any
+    group: Started
+
+    def nodes(self) -> list[int]:
+        self.group.check()
+        return list(self.transport.nodes())
+
+    def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
+        answers: Answers = self.transport.send(requests, deadline, enough)
+        return answers
+
+
+def is_loopback(address: str) -> bool:
+    """Whether HOST:PORT (or HOST) is this machine's own."""
+    host = address.rpartition(":")[0] or address
+    return host.strip("[]") in ("localhost", "::1") or host.startswith("127.")
+
+
+__all__ = ["FederationError", "Flower", "Over", "Remote"]

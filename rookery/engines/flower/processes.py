@@ -1,0 +1,122 @@
+"""Starts a SuperLink and nodes on this machine, and stops them again."""
+
+import importlib.metadata
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+WANTED = "1.41"
+
+
+def require_flower() -> None:
+    """Raises with one clear line unless the right Flower is installed."""
+    how = 'pip install "rookery[flower]"'
+    try:
+        found = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"rk.Flower needs Flower, which is not installed: {how}") from None
+    if not found.startswith(WANTED + "."):
+        raise ImportError(f"rk.Flower needs flwr {WANTED}, this is {found}: {how}")
+
+
+def quiet_environment(home: Path) -> dict[str, str]:
+    """The environment of whatever is started: no telemetry, no look for updates, files of Flower in ``home``."""
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home)}
+    return {**os.environ, **quiet}
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Started:
+    """Processes with their logs; each in a group of its own, under a guard that ends it when this process dies."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Starts a command; what it prints goes to ``name.log``."""
+        guard = [sys.executable, str(Path(__file__).with_name("guard.py")), str(os.getpid())]
+        with open(self.folder / f"{name}.log", "ab") as out:
+            self.processes[name] = subprocess.Popen(
+                [*guard, *command],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env=quiet_environment(self.folder / "flower"),
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    def check(self) -> None:
+        """Raises if one of them has ended, with the end of its log."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+                told = " | ".join(lines[-3:])
+                raise ConnectionError(f"{name} ended with status {process.returncode}: {told}")
+
+    def stop(self) -> None:
+        """Ends all: asked first, then forced."""
+        for process in reversed(self.processes.values()):
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 8
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, end - time.monotonic()))
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its group: what a guard left behind
+            process.wait()
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Started]:
+    """A place to start processes in; all are stopped at the end, however it comes."""
+    group = Started(folder)
+    try:
+        yield group
+    finally:
+        group.stop()
+
+
+def start_superlink(group: Started, port: int, more: Sequence[str] = ("--insecure",), host: str = "127.0.0.1") -> None:
+    """A SuperLink of our own: no code of a run is executed by it or installed for it."""
+    beside = Path(sys.executable).with_name("flower-superlink")
+    program = str(beside) if beside.exists() else shutil.which("flower-superlink")
+    if program is None:
+        raise ImportError('flower-superlink is not on the path: pip install "rookery[flower]"')
+    fixed = ["--isolation", "process", "--disable-runtime-dependency-installation"]
+    group.start("superlink", [program, *more, "--host", host, "--port", str(port), *fixed])
+
+
+def wait_for_superlink(group: Started, url: str, patience: float = 60.0) -> None:
+    """Waits until it answers."""
+    end = time.monotonic() + patience
+    while True:
+        group.check()
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=1) as response:
+                if response.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        if time.monotonic() > end:
+            raise ConnectionError(f"the SuperLink does not answer at {url} after {patience:g} s")
+        time.sleep(0.05)

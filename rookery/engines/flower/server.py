@@ -1,0 +1,514 @@
+"""The server's side of a federation: a walk through a round whose exchanges are messages to nodes."""
+
+import logging
+import math
+import time
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.algorithm import Algorithm, Exchange, Repeat, Server
+from rookery.engines.flower.node import x64_enabled
+from rookery.engines.flower.pack import Malformed, pack, unpack
+from rookery.engines.flower.source import tell_algorithm
+from rookery.engines.flower.store import Version
+from rookery.engines.flower.transport import Answers, Transport
+from rookery.engines.simulator import State
+from rookery.engines.walk import (
+    Cost,
+    Moment,
+    Setting,
+    Walk,
+    all_finite,
+    count_steps,
+    described,
+    mean_of,
+    not_finite,
+    step_at,
+)
+from rookery.keys import PARTICIPANTS, fold
+from rookery.participation import Participation, Uniform
+
+Tree = Any
+log = logging.getLogger("rookery.flower")
+
+
+class FederationError(ConnectionError):
+    """A federation that cannot go on: too few clients, or nodes that do not fit the run."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a federation does about participants that fail.
+
+    quorum           the least share (a float in (0, 1]) or number of a draw's participants whose uploads are counted;
+                     below it the round is repeated with other participants
+    attempts         how often a round is tried in all
+    deadline         seconds to wait for the uploads of an exchange
+    over_selection   how many times more participants are asked than are wanted; the first to answer are counted
+    patience         seconds to wait for all clients to be there at the start
+    pause            seconds before a round is repeated, doubled each time
+    collect          whether what clients keep comes to the server at the end, so that the solution is that of the
+                     simulator; without it, it never leaves them
+    """
+
+    quorum: float | int = 0.5
+    attempts: int = 5
+    deadline: float = 120.0
+    over_selection: float = 1.0
+    patience: float = 60.0
+    pause: float = 1.0
+    collect: bool = True
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.quorum, int) and not isinstance(self.quorum, bool) and self.quorum >= 1
+        if not whole and not (isinstance(self.quorum, float) and 0 < self.quorum <= 1):
+            raise ValueError(f"quorum must be a fraction in (0, 1] or a number of at least 1, got {self.quorum!r}")
+        if not isinstance(self.attempts, int) or self.attempts < 1:
+            raise ValueError(f"attempts must be an integer of at least 1, got {self.attempts!r}")
+        for name, least in (("deadline", 0), ("patience", 0), ("pause", 0), ("over_selection", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+                raise ValueError(f"{name} must be a number of at least {least}, got {value!r}")
+        if self.deadline == 0:
+            raise ValueError("deadline must be positive, got 0")
+
+    def needed(self, wanted: int) -> int:
+        """The quorum of a draw of so many participants."""
+        return min(self.quorum if isinstance(self.quorum, int) else math.ceil(self.quorum * wanted - 1e-9), wanted)
+
+
+class _BelowQuorum(Exception):
+    pass
+
+
+class Federation:
+    """A run on nodes: greets them, makes rounds, and knows which version of its state each client has."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        x: Array,
+        y: Array,
+        costs: list[Cost],
+        transport: Transport,
+        rules: Rules,
+        memory: Mapping[str, Any] | None = None,
+        start: State | None = None,
+    ):
+        self.setting = setting
+        self.costs = costs
+        self.transport = transport
+        self.rules = rules
+        self.participation = over_selected(setting.participation, rules.over_selection, setting.clients.n)
+        self.run = uuid.uuid4().hex if memory is None else str(memory["run"])
+        self.versions: dict[int, Version] = {}
+        if memory is not None:
+            self.versions = {int(client): tuple(version) for client, version in memory["versions"].items()}
+        self.activity = np.zeros((count_steps(setting.algorithm.round()), 2, 3), np.int64)
+        self.session = time.time_ns() // 1000
+        self.hosts: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.sizes: dict[str, dict[int, int]] = {"lower": {}, "upper": {}}
+        self.left_out: Counter[str] = Counter()
+        """How often a node's upload was left out, by the node's name and the reason."""
+        self.trace: list[list[list[int]]] = []
+        """For each round the clients that were counted, draw by draw: ``rk.Replay(trace)`` repeats them."""
+        self._x, self._y = x, y
+        self._start = start if memory is None and start is not None and int(start.round) > 0 else None
+
+    # --- nodes
+
+    def gather_nodes(self) -> None:
+        """Waits until every client lives on some node."""
+        end = time.monotonic() + self.rules.patience
+        while True:
+            self.greet(strict=True)
+            missing = [client for client in range(self.setting.clients.n) if client not in self.hosts]
+            if not missing:
+                return
+            if time.monotonic() > end:
+                some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+                raise FederationError(
+                    f"after {self.rules.patience:g} s {len(missing)} of {self.setting.clients.n} clients are on no "
+                    f"node ({some}); nodes that are there: {', '.join(self.names.values()) or 'none'}"
+                )
+            time.sleep(0.1)
+
+    def greet(self, strict: bool = False) -> None:
+        """Tells the run to nodes that are new, and forgets those that left."""
+        there = self.transport.nodes()
+        self.names = {node: name for node, name in self.names.items() if node in there}
+        self.hosts = {client: node for client, node in self.hosts.items() if node in there}
+        new = [node for node in there if node not in self.names]
+        if not new:
+            return
+        request = self._begin({})
+        answers = self.transport.send(dict.fromkeys(new, request), self.rules.deadline)
+        restored = {}
+        for node, answer in answers.items():
+            told, problem = _opened(answer)[1:]
+            if problem is not None:
+                log.warning("%s cannot take part: %s", told.get("name", f"node {node}"), problem)
+                if strict and told:
+                    raise FederationError(f"{told.get('name', f'node {node}')} cannot take part: {problem}")
+                continue
+            self._welcome(node, told)
+            if self._start is not None:
+                restored[node] = self._begin(self._rows(told["clients"]))
+        for node, answer in self.transport.send(restored, self.rules.deadline).items() if restored else ():
+            if (problem := _opened(answer)[2]) is not None:
+                raise FederationError(f"{self.names[node]} cannot go on from the given start: {problem}")
+
+    def _welcome(self, node: int, told: Mapping[str, Any]) -> None:
+        self.names[node] = told["name"]
+        for place, client in enumerate(told["clients"]):
+            self.hosts[client] = node
+            for name, sizes in told["sizes"].items():
+                self.sizes[name][client] = sizes[place]
+        if not self.costs:  # a server that holds no data cannot trace the clients' work itself
+            self.costs.extend(Cost(**each) for each in told["costs"])
+        log.info("%s is there with clients %s", told["name"], told["clients"])
+
+    def _begin(self, keep: Tree) -> bytes:
+        setting = self.setting
+        meta = {
+            "kind": "begin",
+            "run": self.run,
+            "n": setting.clients.n,
+            "x64": x64_enabled(),
+            "algorithm": tell_algorithm(setting.algorithm),
+            "batch_size": list(setting.batch_size),
+            "steps": [setting.steps.low, setting.steps.high],
+            "costs": not self.costs,
+        }
+        tree = {"x": self._x, "y": self._y, "key": jax.random.key_data(setting.key), "keep": keep}
+        return pack(jax.device_get(tree), meta)
+
+    def _rows(self, clients: list[int]) -> Tree:
+        """What these clients kept in the run that this one goes on from."""
+        assert self._start is not None
+        table = self._start.keep
+        return {str(client): jax.tree.map(lambda leaf, client=client: leaf[client], table) for client in clients}
+
+    # --- rounds
+
+    def advance(self, state: State, rounds: int) -> tuple[State, np.ndarray]:
+        """``rounds`` more rounds: the new state, and how active each step was."""
+        self.activity[:] = 0
+        for _ in range(rounds):
+            if bool(state.died >= 0):
+                break
+            state = self._round(state)
+        return state, self.activity.copy()
+
+    def _round(self, state: State) -> State:
+        for attempt in range(self.rules.attempts):
+            walk = Round(self, state, attempt)
+            try:
+                return self._finish(state, walk, walk.run(self.setting.algorithm.round(), walk.start()))
+            except _BelowQuorum as problem:
+                reason = str(problem)
+                log.warning("round %d, attempt %d: %s", state.round, attempt + 1, reason)
+                if attempt + 1 < self.rules.attempts:
+                    time.sleep(self.rules.pause * 2**attempt)
+        raise FederationError(
+            f"round {state.round} failed {self.rules.attempts} times, the last time because {reason}; "
+            "the state before it is that of the last checkpoint"
+        )
+
+    def _finish(self, state: State, walk: "Round", at: Moment) -> State:
+        if not bool(all_finite(at.server)):
+            return replace(state, died=jnp.int32(state.round))
+        walk.count(at)
+        self.versions = walk.versions
+        self.trace.append(walk.drawn)
+        last = jnp.asarray(walk.last, jnp.int32)
+        return State(state.round + 1, at.server, state.keep, last, state.died)
+
+    def memory(self) -> dict[str, Any]:
+        """What a server needs beside its state to go on with this federation."""
+        versions = {str(client): list(version) for client, version in self.versions.items()}
+        return {"run": self.run, "versions": versions, "counted": self.trace[-1] if self.trace else []}
+
+    def gather(self, state: State, final: bool = False) -> State:
+        """The state with what clients keep, if the solution shows it; at the end always, unless ``collect`` is off."""
+        kept = bool(jax.tree.leaves(state.keep))
+        if not kept or not (shows_state(self.setting.algorithm, self._x, self._y) or (final and self.rules.collect)):
+            return state
+        requests = {}
+        for node in sorted(set(self.hosts.values())):
+            clients = sorted(client for client, host in self.hosts.items() if host == node)
+            counted = [self.versions.get(client) for client in clients]
+            meta = {"kind": "keep", "run": self.run, "clients": clients, "counted": counted}
+            requests[node] = pack(None, meta)
+        table = jax.tree.map(np.array, state.keep)
+        for node, answer in self.transport.send(requests, self.rules.deadline).items():
+            rows, told, problem = _opened(answer)
+            for text in [problem, *told.get("failed", {}).values()]:
+                if text is not None:
+                    log.warning("%s did not tell what its clients keep: %s", self.names.get(node, node), text)
+            for client, row in (rows or {}).items():
+                jax.tree.map(lambda leaf, new, client=int(client): leaf.__setitem__(client, new), table, row)
+        return replace(state, keep=jax.tree.map(jnp.asarray, table))
+
+    def end(self) -> None:
+        """Tells all nodes that the run is over."""
+        request = pack(None, {"kind": "end", "run": self.run})
+        self.transport.send(dict.fromkeys(self.names, request), min(10.0, self.rules.deadline))
+
+
+class Round(Walk):
+    """One attempt at a round. Participants that fail are out of the rest of their draw, and not counted."""
+
+    def __init__(self, federation: Federation, state: State, attempt: int):
+        super().__init__(federation.setting, jnp.int32(state.round))
+        self.federation = federation
+        self.state = state
+        self.attempt = attempt
+        self.versions = dict(federation.versions)
+        self.last = np.array(state.last)
+        self.number = int(state.round)
+        self.sequence = 0
+        self.first = True
+        self.wanted = 0
+        self.drawn: list[list[int]] = []
+
+    def start(self) -> Moment:
+        """Before the first step."""
+        return Moment(self.state.server, None, None, *self._draw(0), -1)
+
+    def _draw(self, number: int) -> tuple[Any, Any]:
+        """The participants of a draw; another attempt has others."""
+        setting, participation = self.setting, self.federation.participation
+        key = fold(setting.key, PARTICIPANTS, self.number, number)
+        if self.attempt:
+            key = fold(key, "attempt", self.attempt)
+        ids, used = participation.draw(key, setting.clients.n, self.number, number)
+        self.first = True
+        mask = np.asarray(used)
+        asked = int(mask.sum())
+        self.wanted = setting.participation.slots(setting.clients.n) if self._over_selects else asked
+        return np.asarray(ids), mask
+
+    @property
+    def _over_selects(self) -> bool:
+        return self.federation.participation is not self.setting.participation
+
+    def count(self, at: Moment) -> None:
+        """The participants that answered in every exchange of their draw are counted."""
+        if int(at.draws) < 0:
+            return
+        counted = [int(id) for id in np.asarray(at.ids)[np.asarray(at.mask)]]
+        self.drawn.append(counted)
+        for client in counted:
+            self.versions[client] = self.number, self.attempt, int(at.draws)
+            self.last[client] = self.number
+
+    def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
+        """A Python loop."""
+        for k in range(step.count):
+            at = self.run(step.steps, at, index * step.count + k, number)
+        return at
+
+    def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
+        """The server's step, compiled."""
+        self._note(number, at)
+        return replace(at, server=_alone(self.setting, number, self._where(index, at), at.server))
+
+    def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """One message to every node that hosts participants; the mean over those that answered well."""
+        if step.when is not None and not bool(_wanted(self.setting, number, self._where(index, at), at.server)):
+            return at
+        if step.draw == "fresh":
+            self.count(at)
+            ids, mask = self._draw(at.draws + 1)
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1)
+        else:
+            at = replace(at, draws=max(at.draws, 0))
+        uploads = self._ask(at, index, number)
+        if len(uploads) < self.federation.rules.needed(self.wanted):
+            raise _BelowQuorum(self._shortage(uploads))
+        self.first = False
+        zero = jax.tree.map(np.zeros_like, next(iter(uploads.values())))
+        rows = [uploads.get(int(id), zero) if used else zero for id, used in zip(at.ids, at.mask, strict=True)]
+        stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *rows)
+        at = replace(at, mask=at.mask & np.isin(at.ids, list(uploads)))
+        self._note(number, at)
+        return replace(at, server=_receive(self.setting, number, self._where(index, at), at.server, stacked))
+
+    def _ask(self, at: Moment, index: int, number: int) -> dict[int, Tree]:
+        """The good uploads by client."""
+        federation = self.federation
+        federation.greet()
+        self.problems: Counter[str] = Counter()
+        down, private = jax.device_get(_outgoing(self.setting, number, at.server))
+        slots: dict[int, list[int]] = {}
+        for slot, client in enumerate(at.ids):
+            if not at.mask[slot]:
+                continue
+            node = federation.hosts.get(int(client))
+            if node is None:
+                self._leave_out("no node", f"client {client} is on no node that is there")
+            else:
+                slots.setdefault(node, []).append(slot)
+        requests = {node: self._request(at, index, number, own, down, private) for node, own in sorted(slots.items())}
+        self.sequence += 1
+
+        def enough(answers: Answers) -> bool:
+            good = sum(len(slots[node]) for node, answer in answers.items() if isinstance(answer, bytes))
+            return self._over_selects and good >= self.wanted
+
+        answers = federation.transport.send(requests, federation.rules.deadline, enough)
+        uploads: dict[int, Tree] = {}
+        for node, own in sorted(slots.items()):
+            uploads |= self._good(node, [int(at.ids[slot]) for slot in own], answers.get(node), number)
+        return uploads
+
+    def _request(self, at: Moment, index: int, number: int, slots: list[int], down: Tree, private: Tree) -> bytes:
+        federation = self.federation
+        clients = [int(at.ids[slot]) for slot in slots]
+        meta = {
+            "kind": "exchange",
+            "run": federation.run,
+            "order": [federation.session, self.number, self.attempt, self.sequence],
+            "exchange": number,
+            "index": int(index),
+            "version": [self.number, self.attempt, int(at.draws)],
+            "first": self.first,
+            "clients": clients,
+            "last": [int(self.state.last[client]) for client in clients],
+            "counted": [self.versions.get(client) for client in clients],
+            "equal": {name: len(set(sizes.values())) == 1 for name, sizes in federation.sizes.items()},
+        }
+        rows = {
+            str(client): jax.tree.map(lambda leaf, slot=slot: leaf[slot], private)
+            for client, slot in zip(clients, slots, strict=True)
+        }
+        return pack({"down": down, "private": rows if private else {}}, meta)
+
+    def _good(self, node: int, clients: list[int], answer: bytes | str | None, number: int) -> dict[int, Tree]:
+        """The uploads of a node that can be counted; the others are left out, with a reason."""
+        name = self.federation.names.get(node, f"node {node}")
+        if answer is None:
+            if not self._over_selects:  # else it may be one that was not waited for
+                self._leave_out(name, "no answer by the deadline")
+            return {}
+        rows, told, problem = _opened(answer)
+        if problem is not None:
+            if told.get("kind") == "unknown-run":  # it was restarted: it will be greeted again
+                self.federation.names.pop(node, None)
+            self._leave_out(name, problem)
+            return {}
+        good = {}
+        for client in clients:
+            if not isinstance(rows, dict) or str(client) not in rows:
+                self._leave_out(name, told.get("failed", {}).get(str(client), f"no upload of client {client}"))
+                continue
+            upload = rows[str(client)]
+            if (found := described(upload)) != self.federation.costs[number].upload:
+                wanted = self.federation.costs[number].upload
+                self._leave_out(name, f"client {client} must upload {dict(wanted)}, it uploads {found}")
+            elif (bad := not_finite(upload)) is not None:
+                self._leave_out(name, f"{bad} in the upload of client {client} is not finite")
+            else:
+                good[client] = upload
+        return good
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.problems[f"{name}: {reason}"] += 1
+        self.federation.left_out[f"{name}: {reason}"] += 1
+        log.warning("round %d: left out %s: %s", self.number, name, reason)
+
+    def _shortage(self, uploads: Mapping[int, Tree]) -> str:
+        needed = self.federation.rules.needed(self.wanted)
+        reasons = "; ".join(reason for reason, _ in self.problems.most_common(3))
+        return f"{len(uploads)} of {self.wanted} participants could be counted and {needed} are needed ({reasons})"
+
+    def _where(self, index: Any, at: Moment) -> tuple[Any, ...]:
+        return self.round, jnp.int32(index), jnp.asarray(at.ids), jnp.asarray(at.mask)
+
+    def _note(self, number: int, at: Moment) -> None:
+        """One more execution of a step, as the simulator counts them."""
+        steps = self.setting.steps
+        if steps.fixed:
+            taus = np.full(at.ids.shape, steps.low)
+        else:
+            taus = np.asarray(_local_steps(self.setting, self.round, jnp.asarray(at.ids)))
+        now = np.array([1, at.mask.sum(), taus[at.mask].sum()])
+        self.federation.activity[number] += np.stack([now, now if self.number == 0 else 0 * now])
+
+
+def over_selected(participation: Participation, factor: float, n: int) -> Participation:
+    """``factor`` times as many participants."""
+    if factor == 1:
+        return participation
+    if not isinstance(participation, Uniform):
+        raise ValueError(f"over_selection must be 1 unless participation is rk.Uniform(...), got {factor}")
+    return Uniform(min(n, math.ceil(factor * participation.count - 1e-9)))
+
+
+def shows_state(algorithm: Algorithm, x: Array, y: Array) -> bool:
+    """Whether the algorithm's (x, y) depend on what clients keep: a lower level of each client's own."""
+    try:
+        jax.eval_shape(lambda: algorithm.output(algorithm.init(x, y), None))
+    except TypeError:
+        return True
+    return False
+
+
+def _opened(answer: bytes | str) -> tuple[Tree, dict[str, Any], str | None]:
+    """(tree, meta, what is wrong) of an answer."""
+    if isinstance(answer, str):
+        return None, {}, answer
+    try:
+        tree, told = unpack(answer)
+    except Malformed as error:
+        return None, {}, f"its answer cannot be read: {error}"
+    return tree, told, told.get("error")
+
+
+# --- the server's part of a step, compiled: one program for each step of the round -------------------------------------
+
+
+@eqx.filter_jit
+def _wanted(setting: Setting, number: int, where: tuple[Any, ...], server: Tree) -> Any:
+    step = step_at(setting.algorithm.round(), number)
+    assert isinstance(step, Exchange)
+    assert step.when is not None
+    return step.when(server, setting.context(*where))
+
+
+@eqx.filter_jit
+def _outgoing(setting: Setting, number: int, server: Tree) -> tuple[Tree, Tree]:
+    step = step_at(setting.algorithm.round(), number)
+    assert isinstance(step, Exchange)
+    return step.down(server), {} if step.private is None else step.private(server)
+
+
+@eqx.filter_jit
+def _receive(setting: Setting, number: int, where: tuple[Any, ...], server: Tree, up: Tree) -> Tree:
+    step = step_at(setting.algorithm.round(), number)
+    assert isinstance(step, Exchange)
+    ids, mask = where[2:]
+    return step.server(setting.context(*where), server, mean_of(step, server, setting.clients.weights, ids, mask, up))
+
+
+@eqx.filter_jit
+def _alone(setting: Setting, number: int, where: tuple[Any, ...], server: Tree) -> Tree:
+    step = step_at(setting.algorithm.round(), number)
+    assert isinstance(step, Server)
+    return step.fn(setting.context(*where), server)
+
+
+@eqx.filter_jit
+def _local_steps(setting: Setting, round: Any, ids: Array) -> Array:
+    return jax.vmap(lambda id: setting.steps.draw(setting.key, id, round))(ids)

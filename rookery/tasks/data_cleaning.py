@@ -1,0 +1,206 @@
+"""Data cleaning: learn a weight for every training sample, so that training on noisy labels does well on clean ones."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery import partition
+from rookery.clients import Clients, Split
+from rookery.datasets import Dataset
+from rookery.models import MLP, cross_entropies, cross_entropy, squared_norm
+from rookery.problems import Bilevel
+from rookery.sets import Box
+from rookery.tasks.hyper_representation import check_network, deal
+from rookery.tasks.images import Example, Pixels, Score, examples
+from rookery.tasks.task import Defaults, Recipe, Task
+
+Form = Literal["sigmoid", "linear"]
+
+
+class _Upper(eqx.Module):
+    """Cross-entropy of the network y on clean labels; x has no part in it."""
+
+    pixels: Pixels
+
+    def logits(self, x: Array, y: MLP, images: Array) -> Array:
+        return y(self.pixels.flat(images, y.layers[0].weight.dtype))
+
+    def __call__(self, x: Array, y: MLP, batch: Example) -> Array:
+        return cross_entropy(self.logits(x, y, batch["image"]), batch["label"])
+
+
+class _Lower(_Upper):
+    """The mean of w_j · cross-entropy over the batch, on noisy labels, with rc‖y‖²; j is the sample's entry of x."""
+
+    form: Form = eqx.field(static=True)
+    rc: float
+
+    def __call__(self, x: Array, y: MLP, batch: Example) -> Array:
+        losses = cross_entropies(self.logits(x, y, batch["image"]), batch["label"])
+        return jnp.mean(sample_weights(self.form, x[batch["j"]]) * losses) + self.rc * squared_norm(y)
+
+
+class _Cleaned(eqx.Module):
+    """On the test images accuracy and loss; the error on all validation images; mean weights of wrong and right labels."""
+
+    test: Score
+    validation: Score
+    wrong: Array
+    form: Form = eqx.field(static=True)
+
+    def __call__(self, x: Array, y: MLP) -> dict[str, Array]:
+        weights = sample_weights(self.form, x)
+        return {
+            **self.test(x, y),
+            "validation_error": jnp.maximum(1 - self.validation(x, y)["accuracy"], 0),
+            "noisy_weight": jnp.mean(weights, where=self.wrong),
+            "clean_weight": jnp.mean(weights, where=~self.wrong),
+        }
+
+
+def sample_weights(form: Form, x: Array) -> Array:
+    """The weights of samples with the entries x: σ(x), or x itself."""
+    return jax.nn.sigmoid(x) if form == "sigmoid" else x
+
+
+def data_cleaning(
+    data: Dataset,
+    *,
+    clients: int = 100,
+    seed: int = 0,
+    noise: float = 0.7,
+    form: Form = "sigmoid",
+    split: Literal["iid", "shards", "one-class"] = "iid",
+    validation: float | int | None = None,
+    bounded: bool = False,
+    hidden: Sequence[int] = (200,),
+    rc: float = 0.0,
+) -> Task:
+    """min over x of the mean validation loss of the network y*(x), y*(x) = argmin of the mean of w_j ℓ_j(y) + rc‖y‖².
+
+    The labels of a fraction ``noise`` of all training samples are replaced by uniformly random ones; those of validation
+    images are clean. x has one entry for each training sample of all clients, and a client's data touch only its own:
+    w_j = σ(x_j), from x = 0 (``form="sigmoid"``), or w_j = x_j, from x = 1 (``form="linear"``), which ``bounded`` keeps
+    in [0, 1]: with negative weights the lower level has no minimum. The whole network pixels–hidden–classes is y.
+
+    ``split`` is that of hyper-representation, "iid" or "shards", with the fraction ``validation`` held out. Or it is
+    "one-class": client m validates on ``validation`` (50) images of class m alone (m modulo the number of classes), and
+    trains on three quarters of an equal share of all images, drawn from the others: nobody can clean its data alone.
+    """
+    check_network(hidden, rc)
+    if form not in ("sigmoid", "linear"):
+        raise ValueError(f"form must be 'sigmoid' or 'linear', got {form!r}")
+    if bounded and form == "sigmoid":
+        raise ValueError("bounded must be False for form='sigmoid', whose weights are in (0, 1), got True")
+    if split == "one-class":
+        lower, upper = _one_class(data.train_labels, clients, seed, 50 if validation is None else validation)
+    else:
+        lower, upper = deal(data.train_labels, clients, seed, split, validation)
+    training, held = np.concatenate(lower), np.concatenate(upper)
+    noisy, wrong = _noisy(data, training, noise, seed)
+    entry = np.zeros(len(noisy), np.int32)
+    entry[training] = np.arange(len(training))
+    clean = examples(data.train_images, data.train_labels)
+    given = {"image": clean["image"], "label": jnp.asarray(noisy, jnp.int32), "j": jnp.asarray(entry)}
+    loss = _Upper(Pixels.of(data))
+    validate = Score(loss.logits, jnp.asarray(data.train_images[held]), jnp.asarray(data.train_labels[held]))
+    return Task(
+        Bilevel(loss, _Lower(loss.pixels, form, rc), x_set=Box(0.0, 1.0) if bounded else None),
+        Clients(Split(given, lower, "lower"), Split(clean, upper, "upper")),
+        jnp.zeros(len(training)) if form == "sigmoid" else jnp.ones(len(training)),
+        MLP((data.pixels, *hidden, data.classes), jax.random.key(seed)),
+        _Cleaned(Score.of(loss.logits, data), validate, jnp.asarray(wrong), form),
+    )
+
+
+def _noisy(data: Dataset, training: np.ndarray, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(labels of all images, those of the training samples noisy; which of the training samples have a wrong one)."""
+    if not 0 < noise < 1:
+        raise ValueError(f"noise must be a fraction between 0 and 1, got {noise!r}")
+    labels = data.train_labels.copy()
+    labels[training], _ = partition.noisy_labels(labels[training], noise, seed, data.classes)
+    return labels, labels[training] != data.train_labels[training]
+
+
+def _one_class(
+    labels: np.ndarray, clients: int, seed: int, validation: float | int
+) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """(training, validation) images: for validation ``validation`` random ones of a single class each."""
+    if not isinstance(validation, int) or validation < 1:
+        raise ValueError(f"validation must be a number of images for split='one-class', got {validation!r}")
+    groups = [[client % (int(labels.max()) + 1)] for client in range(clients)]
+    own = partition.by_class(labels, groups, seed)
+    smallest = min(len(images) for images in own)
+    if validation >= smallest:
+        raise ValueError(f"validation must be below the {smallest} images of a client's class, got {validation!r}")
+    upper = partition.split(own, validation, seed)[1]
+    rest = np.setdiff1d(np.arange(len(labels)), np.concatenate(upper))
+    share = len(labels) * 3 // (4 * clients)
+    return [rest[part] for part in partition.iid(len(rest), clients, seed, per_client=share)], upper
+
+
+_ONE_CLASS = {"form": "linear", "split": "one-class", "noise": 0.8, "rc": 1e-3, "hidden": (128, 64)}
+
+DATA_CLEANING = Recipe(
+    "data-cleaning",
+    "a weight in (0, 1) for each training sample, to train on noisy labels",
+    data_cleaning,
+    {
+        "digits": Defaults(
+            clients=20, participants=10, batch_size=16, rounds=300, algorithm="MeFBO", options={"hidden": (32,)},
+            rates={
+                "MeFBO": {"gamma_x": 300.0, "gamma_y": 0.3, "gamma_theta": 0.3, "nu": 20.0, "c": 1.0},
+                "SimFBO": {"gamma_x": 1000.0, "gamma_y": 0.3, "gamma_z": 0.01},
+                "FedAvg": {"eta_y": 0.1},
+            },
+        ),
+        "mnist": Defaults(
+            clients=100, participants=10, batch_size=10, rounds=600, algorithm="MeFBO",
+            rates={
+                "MeFBO": {"gamma_x": 30_000.0, "gamma_y": 0.1, "gamma_theta": 0.1, "nu": 20.0, "c": 1.0},
+                "SimFBO": {"gamma_x": 10_000.0, "gamma_y": 0.1, "gamma_z": 0.01},
+                "FedAvg": {"eta_y": 0.1},
+            },
+        ),
+        "fashion-mnist": Defaults(
+            clients=20, participants=2, batch_size=256, rounds=600, algorithm="MeFBO",
+            rates={
+                "MeFBO": {"gamma_x": 30_000.0, "gamma_y": 0.15, "gamma_theta": 0.15, "nu": 20.0, "c": 1.0},
+            },
+        ),
+    },
+)  # fmt: skip
+
+DATA_CLEANING_ONE_CLASS = Recipe(
+    "data-cleaning-one-class",
+    "a weight for each training sample, where a client has clean images of a single class only",
+    data_cleaning,
+    {
+        "digits": Defaults(
+            clients=10, local_steps=2, batch_size=(8, 10), rounds=300, algorithm="FedBiOAcc",
+            options={**_ONE_CLASS, "noise": 0.7, "validation": 10, "bounded": True, "hidden": (64, 32)},
+            rates={
+                "FedBiOAcc": {"eta_x": 30.0, "eta_y": 0.6, "eta_z": 0.1, "radius": 1.0},
+                "FedBiO": {"eta_x": 6.0, "eta_y": 0.2, "eta_z": 0.02, "radius": 1.0},
+                "FedAvg": {"eta_y": 0.1},
+            },
+        ),
+        "mnist": Defaults(
+            clients=10, local_steps=5, batch_size=50, rounds=600, algorithm="FedBiOAcc",
+            options={**_ONE_CLASS, "bounded": True},
+            rates={
+                "FedBiOAcc": {
+                    "eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "delta": 30.0, "offset": 10_000.0,
+                    "c_x": 0.2, "c_y": 0.2, "c_z": 0.2, "radius": 1.0,
+                },
+                "FedBiO": {"eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "radius": 1.0},
+                "FedAvg": {"eta_y": 0.1},
+            },
+        ),
+    },
+)  # fmt: skip

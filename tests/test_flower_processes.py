@@ -1,0 +1,380 @@
+"""The Flower engine with a real SuperLink and real nodes. What kills processes or takes long is slow."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import rookery as rk
+from rookery import runs
+from rookery.engines.flower.engine import Flower
+from rookery.engines.flower.processes import Started, free_port, start_superlink, started, wait_for_superlink
+from rookery.settings import resolve
+
+if importlib.util.find_spec("flwr") is None:
+    pytest.skip("flwr is not installed", allow_module_level=True)
+
+N = 4
+
+PROBLEM = """
+import jax
+import numpy as np
+import rookery as rk
+
+num_clients = 4
+
+def upper(x, y, batch):
+    return (0.5 * ((y - batch["b"]) ** 2).sum(1) + 0.5 * batch["s"] * (x @ x)).mean() - 0.3 * x.sum()
+
+def lower(x, y, batch):
+    return (0.5 * batch["s"] * ((y - x - batch["a"]) ** 2).sum(1)).mean()
+
+def objective(x, y, batch):
+    own = 0.5 * batch["s"] * (x @ x) + (batch["a"] @ x) * y.sum() - 0.5 * ((y - batch["b"]) ** 2).sum(1)
+    return own.mean() - 0.3 * x.sum()
+
+def loss(w, batch):
+    return (0.5 * batch["s"] * ((w - batch["a"]) ** 2).sum(1)).mean()
+
+PROBLEMS = {
+    "bilevel": rk.Bilevel(upper, lower), "bilevel-local": rk.Bilevel(upper, lower, lower_level="local"),
+    "minimax": rk.Minimax(objective), "weighting": rk.ClientWeighting(loss),
+}
+problem = PROBLEMS["KIND"]
+y0 = np.array([0.8, 0.3], np.float32)
+x0 = np.full(4, 0.25, np.float32) if "KIND" == "weighting" else np.array([0.6, -0.4], np.float32)
+
+def rows(seed, size):
+    rng = np.random.default_rng(seed)
+    made = {"a": 0.5 * rng.standard_normal((size, 2)), "b": rng.standard_normal((size, 2)), "s": rng.uniform(0.5, 1.5, size)}
+    return {name: values.astype(np.float32) for name, values in made.items()}
+
+def load_client(partition, num_partitions):
+    data = rows(partition, 4), rows(100 + partition, 3)
+    if partition in SPOILED:
+        data = jax.tree.map(lambda leaf: leaf * np.nan, data)
+    return rk.Clients([data[0]], [data[1]])
+
+def load_server():
+    return rows(1000, 3)
+"""
+
+
+class World:
+    """A problem file, the same problem in this process, and what it is solved with."""
+
+    def __init__(self, folder, algorithm, spoiled=()):
+        self.algorithm = algorithm
+        self.file = folder / "tiny_problem.py"
+        text = PROBLEM.replace("KIND", algorithm.solves[0])
+        self.file.write_text(text.replace("SPOILED", repr(tuple(spoiled))))
+        names: dict[str, Any] = {}
+        exec(text.replace("SPOILED", "()"), names)
+        own = [names["load_client"](i, N) for i in range(N)]
+        lower, upper = (
+            [jax.tree.map(np.asarray, getattr(each, name).data) for each in own] for name in ("lower", "upper")
+        )
+        clients = rk.Clients(lower, upper, server=names["load_server"]())
+        self.task = names["problem"], algorithm, clients, names["x0"], names["y0"]
+
+    def solve(self, rounds, **more):
+        how = {"key": 3, "participation": 2, "batch_size": 2, "every": rounds, "evaluate": nothing}
+        return rk.solve(*self.task, rounds=rounds, **{**how, **more})
+
+    def replayed(self, rounds, trace):
+        return self.solve(rounds, participation=rk.Replay(trace))
+
+
+def nothing(x, y):
+    return {}
+
+
+def assert_same(found, expected):
+    one, other = ((s.x, s.y, s.state.server, s.state.keep, s.state.last) for s in (found, expected))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * max(np.abs(b).max(initial=0), 0.01))
+
+
+def children():
+    """Processes whose parent is this one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = path.read_text().rpartition(")")
+            if rest.split()[0] != "Z" and int(rest.split()[1]) == os.getpid():
+                found.append(name)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    before = children()
+    yield
+    assert children() == before
+
+
+# --- all of it on this machine ------------------------------------------------------------------------------------------
+
+
+def test_nodes_in_this_process(tmp_path):
+    world = World(tmp_path, rk.MeFBO())
+    given = world.task[0]
+    closure = rk.Bilevel(lambda x, y, batch: given.upper(x, y, batch), given.lower)  # no process could import it
+    world.task = (closure, *world.task[1:])
+    expected = world.solve(4)
+    found = world.solve(4, engine=rk.Flower(nodes=2))
+    assert_same(found, expected)
+    counted = {name: value for name, value in expected.history.last.items() if name != "seconds"}
+    assert counted == {name: found.history.last[name] for name in counted}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("node-")]
+
+
+SIX = ["MeFBO", "FedBiOAcc", "FedNest", "FedBiO-Local", "FedSGDA-M", "PrimalDual"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIX)
+def test_processes_give_the_iterates_of_the_simulator(tmp_path, name):
+    world = World(tmp_path, rk.algorithms[name]())
+    engine = rk.Flower(nodes=2, problem=str(world.file), folder=tmp_path / "nodes")
+    assert_same(world.solve(10, engine=engine), world.solve(10))
+
+
+@pytest.mark.slow
+def test_everything_is_stopped_after_an_error(tmp_path):
+    world = World(tmp_path, rk.MeFBO())
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise RuntimeError('this site is not ready')")
+    with pytest.raises(rk.FederationError, match=r"node-0 cannot take part: RuntimeError: this site is not ready"):
+        world.solve(4, engine=rk.Flower(nodes=1, problem=str(broken)))
+
+    def stop(x, y):
+        np.asarray(x)  # NumPy: it is called with numbers, not traced
+        stop.calls += 1
+        if stop.calls == 2:
+            raise KeyboardInterrupt
+        return {}
+
+    stop.calls = 0
+    with pytest.raises(KeyboardInterrupt):
+        world.solve(4, engine=rk.Flower(nodes=1, problem=str(world.file)), evaluate=stop, every=1)
+
+
+# --- faults -------------------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """A SuperLink with its database, and nodes that can be killed and started again."""
+
+    def __init__(self, group: Started, world: World):
+        self.group, self.world = group, world
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+
+    def start_superlink(self):
+        start_superlink(self.group, self.port, ["--insecure", "--database", str(self.group.folder / "superlink.db")])
+
+    def start_node(self, number, partition):
+        command = [sys.executable, "-m", "rookery.commands.node", "--superlink", self.address]
+        command += ["--problem", str(self.world.file), "--partition", partition, "--name", f"node-{number}"]
+        self.group.start(f"node-{number}", [*command, "--folder", str(self.group.folder / f"state-{number}")])
+
+    def signal(self, name, number):
+        os.killpg(self.group.processes[name].pid, number)
+
+    def kill(self, name):
+        self.signal(name, signal.SIGKILL)
+        self.group.processes[name].wait()
+
+
+@contextlib.contextmanager
+def site(folder, world, partitions=("0,2", "1,3")):
+    with started(folder / "site") as group:
+        here = Site(group, world)
+        here.start_superlink()
+        wait_for_superlink(group, f"http://{here.address}")
+        for number, partition in enumerate(partitions):
+            here.start_node(number, partition)
+        yield here
+
+
+@dataclass(frozen=True)
+class Watched(Flower):
+    """Notes what was counted, calls ``before`` each round, and drops a share of the answers."""
+
+    before: Any = None
+    drop: float = 0.0
+    seen: Any = None
+
+    @contextlib.contextmanager
+    def open(self, run, start=None, memory=None):
+        with super().open(run, start, memory) as federation:
+            advance, send, rng = federation.advance, federation.transport.send, np.random.default_rng(0)
+
+            def watched(state, rounds):
+                if self.before is not None:
+                    self.before(state.round)
+                return advance(state, rounds)
+
+            def dropping(requests, deadline, enough=None):
+                answers = send(requests, deadline, enough)
+                return {node: answer for node, answer in answers.items() if rng.random() >= self.drop}
+
+            federation.advance = watched
+            if self.drop:
+                federation.transport = _With(federation.transport, dropping)
+            self.seen.append(federation)
+            yield federation
+
+
+class _With:
+    def __init__(self, transport, send):
+        self.nodes, self.send = transport.nodes, send
+
+
+def watched(address, **how):
+    seen: list[Any] = []
+    return Watched(superlink=address, seen=seen, pause=0.2, **how), seen
+
+
+@pytest.mark.slow
+def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients_keep(tmp_path):
+    world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
+    with site(tmp_path, world) as here:
+
+        def before(round):
+            if round != 3:
+                return
+            here.signal("node-1", signal.SIGSTOP)  # it will not answer in this round
+
+            def kill():
+                time.sleep(1.0)
+                here.kill("node-1")
+                here.start_node(1, "1,3")
+
+            threading.Thread(target=kill).start()
+
+        engine, seen = watched(here.address, before=before, deadline=6.0, quorum=1, attempts=30)
+        found = world.solve(30, participation=None, engine=engine, every=30)
+        trace = seen[0].trace
+    assert trace[2] == [[0, 1, 2, 3]]
+    assert trace[3] == [[0, 2]]
+    assert trace[-1] == [[0, 1, 2, 3]], "it is back"
+    assert any("node-1" in reason for reason in seen[0].left_out)
+    assert_same(found, world.replayed(30, trace))
+
+
+@pytest.mark.slow
+def test_a_tenth_of_the_answers_is_lost_for_thirty_rounds(tmp_path):
+    world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
+    with site(tmp_path, world, ("0", "1", "2", "3")) as here:
+        engine, seen = watched(here.address, drop=0.1, quorum=0.5)
+        found = world.solve(30, participation=3, engine=engine)
+    assert len(seen[0].trace) == 30
+    assert sum(seen[0].left_out.values()) >= 3
+    assert_same(found, world.replayed(30, seen[0].trace))
+
+
+@pytest.mark.slow
+def test_a_node_that_always_sends_nan_is_left_out(tmp_path):
+    world = World(tmp_path, rk.MeFBO(), spoiled=[1])
+    with site(tmp_path, world, ("0,2", "1", "3")) as here:
+        engine, seen = watched(here.address, quorum=0.5)
+        found = world.solve(10, participation=3, engine=engine)
+    assert all(1 not in draw for draws in seen[0].trace for draw in draws)
+    assert any(text.startswith("node-1: ") and "not finite" in text for text in seen[0].left_out)
+    assert_same(found, world.replayed(10, seen[0].trace))
+
+
+@pytest.mark.slow
+def test_a_superlink_that_is_killed_and_restarted_on_its_database(tmp_path):
+    world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
+    with site(tmp_path, world) as here:
+
+        def before(round):
+            if round == 3:
+                here.kill("superlink")
+                threading.Timer(2.0, here.start_superlink).start()
+
+        engine, seen = watched(here.address, before=before, quorum=1, deadline=60.0, attempts=10)
+        found = world.solve(8, participation=None, engine=engine)
+    assert_same(found, world.replayed(8, seen[0].trace))
+
+
+SERVER = """
+import sys
+from pathlib import Path
+import rookery as rk
+from rookery import runs
+from rookery.settings import resolve
+
+if __name__ == "__main__":
+    run = {"task": "quadratic-minimax", "clients": 4, "rounds": 40, "every": 7, "participants": 2}
+    settings = resolve({**run, "algorithm": "CODASCA"}, {"dimension": 3})
+    runs.start_run(settings, Path(sys.argv[1]), engine=rk.Flower(nodes=2))
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_resumed(tmp_path):
+    script, folder = tmp_path / "server.py", tmp_path / "run"
+    script.write_text(SERVER)
+    precision = {**os.environ, "JAX_ENABLE_X64": "1"}  # that of this process, which goes on with it
+    server = subprocess.Popen([sys.executable, str(script), str(folder)], env=precision)
+    record = folder / "participants.jsonl"
+    try:
+        end = time.monotonic() + 120
+        while not (record.exists() and len(record.read_text().splitlines()) >= 10):
+            assert server.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()
+    made = len(record.read_text().splitlines())
+    assert made < 40
+    assert not (folder / "result.safetensors").exists()
+    found = runs.resume_run(folder)
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(40))
+    settings = runs.settings_of(runs._read_config(folder))
+    prepared, _ = runs.prepare_run(settings)
+    expected = prepared.go(settings.rounds, settings.every, False).lane(0)
+    np.testing.assert_allclose(found.x, expected.x, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.y, expected.y, rtol=1e-5, atol=1e-7)
+    for name in ("round", "exchanges", "bytes_up", "grad_g"):
+        np.testing.assert_array_equal(found.history[name], expected.history[name])
+    deadline = time.monotonic() + 15  # guards look for their parent ten times a second
+    while any(str(folder) in line for line in command_lines()):
+        assert time.monotonic() < deadline, "what the killed server had started is still there"
+        time.sleep(0.2)
+
+
+def command_lines():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_text().replace("\0", " ")
+
+
+def test_settings_are_kept_for_the_resumption(tmp_path):
+    settings = resolve({"task": "quadratic-bilevel", "clients": 4, "seeds": 2})
+    with pytest.raises(ValueError, match="seeds must be 1 on Flower nodes, got 2"):
+        runs.start_run(settings, tmp_path / "run", engine=rk.Flower(nodes=2))
+    engine = rk.Flower(nodes=3, quorum=2, deadline=5.0)
+    table = runs._engine_table(engine)
+    assert table["nodes"] == 3
+    assert runs._with_folder(Flower(**table), tmp_path).folder == tmp_path / "nodes"
+    assert Flower(**table) == engine
