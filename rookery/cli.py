@@ -17,7 +17,8 @@ from rich.table import Table
 from rookery import __version__
 from rookery.algorithms import algorithms
 from rookery.catalogue import catalogue
-from rookery.commands import data
+from rookery.commands import data, deploy
+from rookery.commands.node import node
 from rookery.datasets import DATASETS
 from rookery.demo import run_demo
 from rookery.history import History
@@ -71,6 +72,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(data.app, name="data", help="Data sets: list, fetch, verify.")
+app.add_typer(deploy.app, name="deploy")
+app.command()(node)
 
 
 def _show_version(wanted: bool) -> None:

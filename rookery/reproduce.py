@@ -203,7 +203,7 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
         cell.settings.options, cell.settings.rates,
     )  # fmt: skip
     tried = grid(how["grid"])
-    trials = sweep(settings, tried, lanes)
+    trials = sweep(settings, tried, lanes, metric=which.metric)
     found = best(trials, which.higher_is_better)
     rates = best_settings(settings, found).tables()["algorithm"]
     chosen = {name.partition(".")[0]: rates[name.partition(".")[0]] for name in found.rates}

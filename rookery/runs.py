@@ -309,7 +309,7 @@ def _read_checkpoint(manifest: Path, prepared: Prepared) -> State:
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
     leaves = jax.tree.leaves_with_path(tree)
-    return {_name(path): np.ascontiguousarray(leaf) for path, leaf in leaves}
+    return {_name(path): np.asarray(leaf, order="C") for path, leaf in leaves}  # a number stays one
 
 
 def _name(path: Any) -> str:

@@ -46,12 +46,17 @@ def random_rates(ranges: Mapping[str, tuple[float, float]], trials: int, seed: i
 
 
 def sweep(
-    settings: Settings, rates: Sequence[Mapping[str, float]], lanes: int = 16, progress: bool | None = None
+    settings: Settings,
+    rates: Sequence[Mapping[str, float]],
+    lanes: int = 16,
+    progress: bool | None = None,
+    metric: str | None = None,
 ) -> list[Trial]:
     """Runs every configuration with every seed and scores it on held-out training data, never on test data.
 
     ``rates`` are replacements of rates of the algorithm; ``c.scale`` means the field ``scale`` of the schedule ``c``.
-    ``lanes`` bounds how many runs are in a program at once. Trials come back in the order of ``rates``.
+    ``lanes`` bounds how many runs are in a program at once; ``metric`` is the task's own by default. Trials come back in
+    the order of ``rates``.
     """
     settings = replace(settings, held_out=True)
     algorithms = [settings.make_algorithm(**_replaced(settings, each)) for each in rates]
@@ -68,7 +73,7 @@ def sweep(
         for start in range(0, len(jobs), size):
             part = jobs[start : start + size]
             padded = part + [part[0]] * (size - len(part))  # the last program is the same one
-            scores += _scores(settings, tasks, padded)[: len(part)]
+            scores += _scores(settings, tasks, padded, metric or tasks[0].metric)[: len(part)]
             bar.advance(shown, len(part))
     table = np.array(scores).reshape(len(rates), settings.seeds)
     return [Trial(each, row) for each, row in zip(rates, table, strict=True)]
@@ -105,7 +110,9 @@ def _replaced(settings: Settings, rates: Mapping[str, float]) -> dict[str, Any]:
     return found
 
 
-def _scores(settings: Settings, tasks: Sequence[Task], jobs: Sequence[tuple[Algorithm, int]]) -> list[float]:
+def _scores(
+    settings: Settings, tasks: Sequence[Task], jobs: Sequence[tuple[Algorithm, int]], metric: str
+) -> list[float]:
     lane_tasks = [tasks[seed] for _, seed in jobs]
     run = prepare_many(
         tasks[0].problem,
@@ -121,7 +128,7 @@ def _scores(settings: Settings, tasks: Sequence[Task], jobs: Sequence[tuple[Algo
         engine=Simulator(settings.clients_at_once),
     )
     solution = run.go(settings.rounds, settings.rounds, progress=False)
-    final = np.array(solution.history.last[tasks[0].metric], float)
+    final = np.array(solution.history.last[metric], float)
     for each in solution.diverged:
         final[each.lane] = np.nan
     return [float(value) for value in final]

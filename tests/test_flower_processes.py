@@ -1,6 +1,7 @@
 """The Flower engine with a real SuperLink and real nodes. What kills processes or takes long is slow."""
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,24 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 import rookery as rk
 from rookery import runs
 from rookery.engines.flower.engine import Flower
-from rookery.engines.flower.processes import Started, free_port, start_superlink, started, wait_for_superlink
-from rookery.settings import resolve
+from rookery.engines.flower.processes import (
+    NotAdmitted,
+    Started,
+    free_port,
+    quiet_environment,
+    start_superlink,
+    started,
+    wait_for_superlink,
+    wait_until_reachable,
+)
+from rookery.engines.flower.source import open_source
+from rookery.settings import resolve, write_toml
 
 if importlib.util.find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
@@ -187,10 +201,11 @@ class Site:
     def start_superlink(self):
         start_superlink(self.group, self.port, ["--insecure", "--database", str(self.group.folder / "superlink.db")])
 
-    def start_node(self, number, partition):
+    def start_node(self, number, partition, more=()):
         command = [sys.executable, "-m", "rookery.commands.node", "--superlink", self.address]
         command += ["--problem", str(self.world.file), "--partition", partition, "--name", f"node-{number}"]
-        self.group.start(f"node-{number}", [*command, "--folder", str(self.group.folder / f"state-{number}")])
+        command += ["--folder", str(self.group.folder / f"state-{number}"), *more]
+        self.group.start(f"node-{number}", command)
 
     def signal(self, name, number):
         os.killpg(self.group.processes[name].pid, number)
@@ -378,3 +393,150 @@ def test_settings_are_kept_for_the_resumption(tmp_path):
     assert table["nodes"] == 3
     assert runs._with_folder(Flower(**table), tmp_path).folder == tmp_path / "nodes"
     assert Flower(**table) == engine
+
+
+# --- an ordinary Flower App ---------------------------------------------------------------------------------------------
+
+
+def rookery(*arguments, command="deploy"):
+    """A command of ours, in this process."""
+    module = importlib.import_module(f"rookery.commands.{command}")
+    result = CliRunner().invoke(module.app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def flower(program):
+    return str(Path(sys.executable).with_name(program))
+
+
+@pytest.mark.slow
+def test_an_ordinary_flower_app(tmp_path):
+    """The app that ``rookery deploy init`` writes, on Flower's own programs alone."""
+    world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
+    app, out = tmp_path / "the-app", tmp_path / "out"
+    rookery("init", str(app), "--problem", str(world.file))
+    with started(tmp_path / "site") as group:
+        port = free_port()
+        address = f"127.0.0.1:{port}"
+        common = ["--insecure", "--host", "127.0.0.1"]
+        link = [*common, "--port", str(port), "--disable-runtime-dependency-installation"]
+        group.start("superlink", [flower("flower-superlink"), *link])
+        wait_for_superlink(group, f"http://{address}")
+        for client in range(N):
+            config = f'partition-id={client} folder="{tmp_path / "nodes" / str(client)}"'
+            mine = [*common, "--superlink", address, "--port", str(free_port()), "--node-config", config]
+            group.start(f"supernode-{client}", [flower("flower-supernode"), *mine])
+        home = group.folder / "flower"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
+        config = f'algorithm="FedBiO-Local" rounds=3 every=3 participants="2" batch-size="2" seed=3 out="{out}"'
+        done = subprocess.run(
+            [flower("flwr"), "run", str(app), "here", "--run-config", config, "--stream"],
+            env=quiet_environment(home), capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        told = done.stdout + done.stderr
+        assert (out / "result.safetensors").exists(), told[-3000:]
+    found = load_file(out / "result.safetensors")
+    expected = world.solve(3)
+    np.testing.assert_allclose(found["x"], expected.x, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["y"], expected.y, rtol=1e-5, atol=1e-6)
+
+
+def test_the_app_of_a_run_of_a_task(tmp_path):
+    settings = resolve({"task": "quadratic-minimax", "clients": 3})
+    write_toml(tmp_path / "config.toml", settings.tables())
+    told = rookery("init", str(tmp_path / "App 1"), "--problem", str(tmp_path / "config.toml"))
+    assert "is a Flower App" in told
+    project = tomllib.loads((tmp_path / "App 1" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "app-1"
+    assert project["tool"]["flwr"]["app"]["config"]["algorithm"] == "MeFBO"
+    sys.path.insert(0, str(tmp_path / "App 1"))
+    try:
+        for side in ("client", "server"):
+            module = importlib.import_module(f"federation.{side}_app")
+            assert type(module.app).__name__ == f"{side.title()}App"
+        source = open_source(module.PROBLEM)
+        assert source.n == 3
+    finally:
+        sys.path.remove(str(tmp_path / "App 1"))
+    with pytest.raises(ValueError, match="must be a new or empty folder"):
+        rookery("init", str(tmp_path / "App 1"), "--problem", str(tmp_path / "config.toml"))
+    with pytest.raises(ValueError, match="--problem must be a Python file or a TOML file"):
+        rookery("init", str(tmp_path / "2"), "--problem", "no.module")
+
+
+@pytest.mark.slow
+def test_the_server_as_a_command_holds_no_data(tmp_path):
+    world = World(tmp_path, rk.PrimalDual())
+    with site(tmp_path, world) as here:
+        arguments = ["--superlink", here.address, "--problem", str(world.file), "--out", str(tmp_path / "out")]
+        how = ["--algorithm", "PrimalDual", "--participants", "2", "--batch-size", "2", "--seed", "3", "--rounds", "4"]
+        rookery("run", *arguments, *how, "--every", "2")
+    found = load_file(tmp_path / "out" / "result.safetensors")
+    np.testing.assert_allclose(found["x"], world.solve(4).x, rtol=1e-5, atol=1e-6)
+    assert runs.read_run(tmp_path / "out").finished
+
+
+# --- security -----------------------------------------------------------------------------------------------------------
+
+
+def test_certificates_are_those_of_the_host_and_keys_are_secret(tmp_path):
+    rookery("certs", str(tmp_path / "certs"), "--host", "10.0.0.9", "--host", "link.example.org", "--nodes", "2")
+    folder = tmp_path / "certs"
+    assert {path.name for path in folder.iterdir()} == {
+        "ca.pem", "ca.key", "server.pem", "server.key", "node-0.key", "node-0.pub", "node-1.key", "node-1.pub",
+    }  # fmt: skip
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("*.key"))
+    assert (folder / "node-0.pub").read_text().startswith("ecdsa-sha2-nistp384 ")
+    from cryptography import x509
+
+    ca, leaf = (x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("ca.pem", "server.pem"))
+    leaf.verify_directly_issued_by(ca)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["link.example.org", "localhost"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.9", "127.0.0.1"]
+    with pytest.raises(ValueError, match="must be a new or empty folder"):
+        rookery("certs", str(folder), "--host", "a")
+
+
+@pytest.mark.slow
+def test_only_nodes_with_a_known_key_get_in_and_only_over_tls(tmp_path):
+    from rookery.engines.flower.adapter import serve
+
+    world = World(tmp_path, rk.MeFBO())
+    certs, other = tmp_path / "certs", tmp_path / "other"
+    rookery("certs", str(certs), "--host", "127.0.0.1", "--nodes", "2")
+    rookery("certs", str(other), "--host", "127.0.0.1", "--nodes", "1")
+    root = (certs / "ca.pem").read_bytes()
+    with started(tmp_path / "site") as group:
+        here = Site(group, world)
+        tls = ["--ssl-ca-certfile", str(certs / "ca.pem"), "--ssl-certfile", str(certs / "server.pem")]
+        tls += ["--ssl-keyfile", str(certs / "server.key"), "--enable-supernode-auth"]
+        start_superlink(group, here.port, tls)
+        wait_until_reachable(here.address, root)
+        home = group.folder / "flower"
+        home.mkdir(exist_ok=True)
+        link = f'[superlink.here]\naddress = "{here.address}"\nroot-certificates = "{certs / "ca.pem"}"\n'
+        (home / "config.toml").write_text(link)
+        for number in range(2):
+            key = certs / f"node-{number}.pub"
+            subprocess.run(
+                [flower("flwr"), "supernode", "register", str(key), "here", "--name", f"site-{number}"],
+                env=quiet_environment(home), check=True, capture_output=True, timeout=60,
+            )  # fmt: skip
+        trusted, unknown = certs / "node-0.key", other / "node-0.key"
+        refused = [
+            ({"certificates": root}, "Failed to initialize the connection"),
+            ({"certificates": root, "key": unknown}, "Failed to initialize the connection"),
+            ({"certificates": (other / "ca.pem").read_bytes(), "key": trusted}, "certificate of .* is not trusted"),
+            ({"certificates": None, "key": trusted}, "does not speak plain text"),
+        ]
+        for how, reason in refused:
+            with pytest.raises(NotAdmitted, match=reason):
+                serve(here.address, lambda request: pytest.fail("it got in"), threading.Event(), patience=0.0, **how)
+        for number, partition in enumerate(("0,2", "1,3")):
+            more = ["--root-certificates", str(certs / "ca.pem"), "--key", str(certs / f"node-{number}.key")]
+            here.start_node(number, partition, more)
+        engine = rk.Flower(superlink=here.address, certificates=certs / "ca.pem")
+        assert_same(world.solve(3, engine=engine), world.solve(3))

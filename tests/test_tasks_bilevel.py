@@ -459,6 +459,16 @@ def test_real_class_counts():
     assert counts.tolist() == [5923, 3597, 2157, 1293, 775, 465, 279, 167, 101, 61]
 
 
+@pytest.mark.slow
 def test_omniglot():
-    history = solved(FEW_SHOT, "omniglot", real("omniglot"), 1, [0], filters=4, tasks=2, test_tasks=2).history
+    options = {"filters": 2, "layers": 2, "tasks": 2, "test_tasks": 2}
+    history = solved(FEW_SHOT, "omniglot", real("omniglot"), 1, [0], **options).history
     assert history["loss"][-1][0] != history["loss"][0][0]
+
+
+def test_omniglot_has_the_papers_alphabets():
+    data = real("omniglot")
+    task = few_shot(data, way=20, shot=5, tasks=1, filters=2, test_tasks=1)
+    assert (task.clients.n, sizes(task)) == (11, ({20 * 5}, {20 * 15}))
+    assert task.y0.weight.shape[0] == 1
+    assert task.evaluate.test.query.shape == (1, 20 * 15, 28, 28)

@@ -187,7 +187,9 @@ def test_auroc_data():
     assert [len(own["label"]) for own in parts] == [60] * 6
     assert task.problem.objective.prior == pytest.approx(300 / 360)
     assert task.evaluate.labels.shape == (40,)
-    other = np.concatenate([numbers_of(own["image"]) for own in held(auroc(numbered(), clients=6, seed=2).clients.upper)])
+    other = np.concatenate(
+        [numbers_of(own["image"]) for own in held(auroc(numbered(), clients=6, seed=2).clients.upper)]
+    )
     assert set(other) != set(numbers)
 
 

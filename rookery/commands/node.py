@@ -18,6 +18,7 @@ def node(
     name: Annotated[str, typer.Option(help="What this node is called in the server's log.")] = "",
     root_certificates: Annotated[Path | None, typer.Option(help="The root certificate of the SuperLink.")] = None,
     key: Annotated[Path | None, typer.Option(help="The private key of this node.")] = None,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds to go on asking to be let in.")] = 120.0,
 ) -> None:
     """Host clients: load their data here, and answer the server until this process is stopped.
 
@@ -52,7 +53,7 @@ def node(
     def admitted(number: int) -> None:
         typer.echo(f"{hosted.name} (process {os.getpid()}, Flower's node {number}) hosts clients {partition}")
 
-    serve(superlink, hosted.answer, stop, certificates=root, key=key, admitted=admitted)
+    serve(superlink, hosted.answer, stop, certificates=root, key=key, patience=patience, admitted=admitted)
 
 
 def partitions(text: str) -> list[int]:

@@ -135,4 +135,5 @@ AUROC = Recipe(
         "cifar-10": _PAPER,
     },
 )  # fmt: skip
-"""Rates on digits: a small grid on held-out training data. Else: points of FedSGDA's grids, which does not say its own."""
+"""Rates on digits: a small grid on held-out training data. Else: points of FedSGDA's grids, which does not say its own,
+and not tuned; steps a hundred times as large learn faster on Fashion-MNIST."""

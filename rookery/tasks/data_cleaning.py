@@ -171,6 +171,8 @@ DATA_CLEANING = Recipe(
             clients=20, participants=2, batch_size=256, rounds=600, algorithm="MeFBO",
             rates={
                 "MeFBO": {"gamma_x": 30_000.0, "gamma_y": 0.15, "gamma_theta": 0.15, "nu": 20.0, "c": 1.0},
+                "SimFBO": {"gamma_x": 10_000.0, "gamma_y": 0.1, "gamma_z": 0.01},
+                "FedAvg": {"eta_y": 0.15},
             },
         ),
     },

@@ -86,8 +86,8 @@ def _weights(labels: np.ndarray, held: list[np.ndarray], classes: int) -> np.nda
 _PAPER = Defaults(
     clients=20, local_steps=20, batch_size=50, rounds=100, algorithm="FedSGDA+",
     rates={
-        "FedSGDA+": {"eta_x": 0.1, "eta_y": 0.01, "gamma_x": 1.5, "gamma_y": 1.5},
-        "Local SGDA+": {"eta_x": 0.1, "eta_y": 0.01},
+        "FedSGDA+": {"eta_x": 0.1, "eta_y": 0.001},
+        "Local SGDA+": {"eta_x": 0.1, "eta_y": 0.001},
     },
 )  # fmt: skip
 
@@ -111,4 +111,5 @@ FAIR_CLASSIFICATION = Recipe(
         "cifar-10": _PAPER,
     },
 )  # fmt: skip
-"""Rates on digits: a small grid on held-out training data. Else: points of FedSGDA's grids, which does not say its own."""
+"""Rates on digits: a small grid on held-out training data. Else: points of FedSGDA's grids, which does not say its own;
+twelve rounds on held-out Fashion-MNIST chose between two of them, MNIST and CIFAR-10 have the same."""

@@ -201,6 +201,8 @@ def few_shot(
         x0,
         Heads.zero(tasks, features, way),
         _Held(loss, test, validation, mine, way, rc, steps),
+        metric="validation_error",  # so that a sweep never sees the test alphabets
+        higher_is_better=False,
     )
 
 
@@ -294,7 +296,8 @@ FEW_SHOT = Recipe(
             },
         ),
         "omniglot": Defaults(
-            clients=11, local_steps=5, batch_size=(None, 64), rounds=500, algorithm="FedBiOAcc-Local",
+            clients=11, local_steps=5, batch_size=(None, 32), rounds=300, algorithm="FedBiO-Local",
+            rates={"FedBiO-Local": {"eta_x": 0.1, "eta_y": 0.4, "neumann_step": 0.5}},
         ),
     },
 )  # fmt: skip

@@ -104,9 +104,24 @@ HYPER_REPRESENTATION = Recipe(
         "digits": Defaults(
             clients=20, participants=10, local_steps=3, batch_size=32, rounds=300, algorithm="MeFBO",
             options={"hidden": 32, "rc": 0.01},
-            rates={"MeFBO": {"gamma_x": 3.0, "gamma_y": 0.3, "gamma_theta": 0.3, "nu": 2.0, "c": 1.0}},
+            rates={
+                "MeFBO": {"gamma_x": 3.0, "gamma_y": 0.1, "gamma_theta": 0.3, "nu": 10.0, "c": 1.0},
+                "FedBiO": {"eta_x": 0.3, "eta_y": 0.1},
+                "FedBiOAcc": {"eta_x": 3.0, "eta_y": 0.3},
+                "SimFBO": {"gamma_x": 1.0, "gamma_y": 0.1},
+                "ASFBO": {"gamma_x": 0.1, "gamma_y": 0.1},
+                "LA-ASFBO": {"gamma_x": 0.1, "gamma_y": 0.1},
+            },
         ),
-        "mnist": Defaults(clients=100, participants=10, batch_size=64, rounds=600, algorithm="MeFBO"),
+        "mnist": Defaults(
+            clients=100, participants=10, batch_size=64, rounds=600, algorithm="MeFBO",
+            rates={
+                "MeFBO": {"gamma_x": 1.0, "gamma_y": 0.3, "gamma_theta": 0.3, "nu": 2.0},
+                "SimFBO": {"gamma_x": 0.2, "gamma_y": 0.1, "gamma_z": 0.05},
+                "FedNest": {"eta_x": 0.02, "eta_y": 0.01},
+                "LFedNest": {"eta_x": 0.02, "eta_y": 0.01},
+            },
+        ),
         "fashion-mnist": Defaults(clients=100, participants=10, batch_size=64, rounds=600, algorithm="MeFBO"),
     },
 )  # fmt: skip

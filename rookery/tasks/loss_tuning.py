@@ -124,14 +124,6 @@ def class_weights(classes: int, factor: float) -> Array:
     return jnp.asarray(weights / np.linalg.norm(weights), jnp.result_type(float))
 
 
-_MNIST = Defaults(
-    clients=100, participants=10, batch_size=10, rounds=600, algorithm="MeFBO",
-    rates={
-        "MeFBO": {"gamma_x": 1.0, "gamma_y": 0.2, "gamma_theta": 0.2, "nu": 20.0, "c": 1.0},
-        "SimFBO": {"gamma_x": 0.08, "gamma_y": 0.05, "gamma_z": 0.01},
-    },
-)  # fmt: skip
-
 LOSS_TUNING = Recipe(
     "loss-tuning",
     "class weights, scales and shifts of the training loss for imbalanced classes",
@@ -148,7 +140,21 @@ LOSS_TUNING = Recipe(
                 "FedAvg": {"eta_y": 0.3},
             },
         ),
-        "mnist": _MNIST,
-        "fashion-mnist": _MNIST,
+        "mnist": Defaults(
+            clients=100, participants=10, batch_size=10, rounds=600, algorithm="MeFBO",
+            rates={
+                "MeFBO": {"gamma_x": 1.0, "gamma_y": 0.2, "gamma_theta": 0.2, "nu": 20.0, "c": 1.0},
+                "SimFBO": {"gamma_x": 0.08, "gamma_y": 0.05, "gamma_z": 0.01},
+                "FedAvg": {"eta_y": 0.2},
+            },
+        ),
+        "fashion-mnist": Defaults(
+            clients=100, participants=10, batch_size=10, rounds=600, algorithm="MeFBO",
+            rates={
+                "MeFBO": {"gamma_x": 0.3, "gamma_y": 0.1, "gamma_theta": 0.1, "nu": 20.0, "c": 1.0},
+                "SimFBO": {"gamma_x": 0.08, "gamma_y": 0.05, "gamma_z": 0.01},
+                "FedAvg": {"eta_y": 0.2},
+            },
+        ),
     },
 )  # fmt: skip

@@ -40,6 +40,7 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode import fleet_http_connection
 
 from rookery.engines.flower.grid import TYPE, unwrapped, wrapped
+from rookery.engines.flower.processes import NotAdmitted, wait_until_reachable
 
 log = logging.getLogger("rookery.flower")
 
@@ -49,10 +50,6 @@ _functions: tuple[Any, ...] = (inflatable_utils.pull_objects, inflatable_utils.p
 for _pull in _functions:
     _pull.__kwdefaults__["initial_backoff"] = 0.02  # else whoever asks for an object too early waits a second
     _pull.__kwdefaults__["max_time"] = 20.0
-
-
-class NotAdmitted(ConnectionError):
-    """The SuperLink does not let a node in."""
 
 
 def _raise_instead_of_exit(code: int, message: str | None = None, *_: Any, **__: Any) -> NoReturn:
@@ -83,6 +80,7 @@ clientapp = "rookeryrun.app:client"
 @contextmanager
 def open_run(address: str, certificates: bytes | None = None, patience: float = 30.0) -> Iterator[Grid]:
     """A new run on a SuperLink (started with ``--isolation process``) and the ``Grid`` of its server: this process."""
+    wait_until_reachable(address, certificates, patience)
     insecure = certificates is None
     control = ControlHttpClient.from_server_address(
         address, insecure, certificates, interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
@@ -195,6 +193,7 @@ def serve(
     for ``patience`` seconds a refusal is not final.
     """
     keys = None if key is None else _keys(key)
+    wait_until_reachable(address, certificates, max(patience, 1.0))
     refused_since: float | None = None
     while not stop.is_set():
         try:

@@ -1,10 +1,12 @@
 """Starts a SuperLink and nodes on this machine, and stops them again."""
 
+import http.client
 import importlib.metadata
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -13,8 +15,13 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 WANTED = "1.41"
+
+
+class NotAdmitted(ConnectionError):
+    """A SuperLink does not let a node (or the server) in, or is not the one that was meant."""
 
 
 def require_flower() -> None:
@@ -31,7 +38,8 @@ def require_flower() -> None:
 def quiet_environment(home: Path) -> dict[str, str]:
     """The environment of whatever is started: no telemetry, no look for updates, files of Flower in ``home``."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home)}
-    return {**os.environ, **quiet}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # its programs call others
+    return {**os.environ, **quiet, "PATH": path}
 
 
 def free_port() -> int:
@@ -120,3 +128,35 @@ def wait_for_superlink(group: Started, url: str, patience: float = 60.0) -> None
         if time.monotonic() > end:
             raise ConnectionError(f"the SuperLink does not answer at {url} after {patience:g} s")
         time.sleep(0.05)
+
+
+def wait_until_reachable(address: str, certificates: bytes | None, patience: float = 60.0) -> None:
+    """Waits until a SuperLink answers at HOST:PORT, with TLS if there is a root certificate.
+
+    Raises:
+        NotAdmitted: it is another one than the certificate says, or one speaks TLS and the other does not.
+    """
+    context = None if certificates is None else ssl.create_default_context(cadata=certificates.decode())
+    url = f"{'http' if certificates is None else 'https'}://{address}/health"
+    end, cut_off = time.monotonic() + patience, 0
+    while True:
+        problem: Any = None
+        try:
+            with urllib.request.urlopen(url, timeout=5, context=context):
+                return
+        except urllib.error.HTTPError:
+            return  # somebody answers
+        except urllib.error.URLError as error:
+            problem = error.reason
+        except (http.client.HTTPException, OSError) as error:
+            problem = error
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            raise NotAdmitted(f"the certificate of {address} is not trusted: {problem.verify_message}")
+        if isinstance(problem, ssl.SSLError):
+            raise NotAdmitted(f"{address} does not speak TLS as asked for: {problem.reason or problem}")
+        cut_off += isinstance(problem, http.client.HTTPException | ConnectionResetError)
+        if cut_off >= 3 and certificates is None:
+            raise NotAdmitted(f"{address} does not speak plain text: give the root certificate of its TLS")
+        if time.monotonic() > end:
+            raise NotAdmitted(f"nobody answers at {address} after {patience:g} s: {problem}")
+        time.sleep(0.2)

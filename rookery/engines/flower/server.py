@@ -244,13 +244,28 @@ class Federation:
         kept = bool(jax.tree.leaves(state.keep))
         if not kept or not (shows_state(self.setting.algorithm, self._x, self._y) or (final and self.rules.collect)):
             return state
-        requests = {}
-        for node in sorted(set(self.hosts.values())):
-            clients = sorted(client for client, host in self.hosts.items() if host == node)
-            counted = [self.versions.get(client) for client in clients]
-            meta = {"kind": "keep", "run": self.run, "clients": clients, "counted": counted}
-            requests[node] = pack(None, meta)
         table = jax.tree.map(np.array, state.keep)
+        missing = set(range(self.setting.clients.n))
+        for attempt in range(self.rules.attempts):
+            if attempt:
+                time.sleep(self.rules.pause * 2 ** (attempt - 1))
+                self.greet()
+            missing -= self._collect(table, missing)
+            if not missing:
+                break
+        else:
+            log.warning("what clients %s keep is not known; as they were at the last time", sorted(missing))
+        return replace(state, keep=jax.tree.map(jnp.asarray, table))
+
+    def _collect(self, table: Tree, clients: set[int]) -> set[int]:
+        """Fills in the rows of these clients; returns whose came."""
+        requests = {}
+        for node in {self.hosts[client] for client in clients if client in self.hosts}:
+            own = sorted(client for client in clients if self.hosts.get(client) == node)
+            counted = [self.versions.get(client) for client in own]
+            meta = {"kind": "keep", "run": self.run, "clients": own, "counted": counted}
+            requests[node] = pack(None, meta)
+        came: set[int] = set()
         for node, answer in self.transport.send(requests, self.rules.deadline).items():
             rows, told, problem = _opened(answer)
             for text in [problem, *told.get("failed", {}).values()]:
@@ -258,7 +273,8 @@ class Federation:
                     log.warning("%s did not tell what its clients keep: %s", self.names.get(node, node), text)
             for client, row in (rows or {}).items():
                 jax.tree.map(lambda leaf, new, client=int(client): leaf.__setitem__(client, new), table, row)
-        return replace(state, keep=jax.tree.map(jnp.asarray, table))
+                came.add(int(client))
+        return came
 
     def end(self) -> None:
         """Tells all nodes that the run is over."""
