@@ -7,6 +7,7 @@ another name first and then renamed, so that whatever moment a run is killed in,
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import shlex
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -210,7 +212,7 @@ def _go(
 
     def remember(state: State, history: History, memory: dict[str, Any]) -> None:
         with open(folder / "participants.jsonl", "a") as file:
-            file.write(json.dumps({"round": int(state.round) - 1, "counted": memory["counted"]}) + "\n")
+            file.write(json.dumps({"round": int(state.round) - 1, **memory["record"]}) + "\n")
         save_checkpoint(folder, state, history, memory)
 
     def keep(state: State, history: History) -> None:
@@ -230,7 +232,8 @@ def _go(
     else:
         memory = _memory(folder, done) if on_nodes else None
         try:
-            solution = prepared.go(plan.rounds - done, plan.every, progress, start, keep, memory, remember)
+            with _also_logged(log):
+                solution = prepared.go(plan.rounds - done, plan.every, progress, start, keep, memory, remember)
         except FederationError as error:
             log(str(error))
             raise FederationError(f"{error}; rookery resume {folder} goes on from there") from None
@@ -343,6 +346,19 @@ class _Log:
             file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
         if stderr:
             print(line, file=sys.stderr)
+
+
+@contextmanager
+def _also_logged(log: _Log) -> Iterator[None]:
+    """What a federation tells of its nodes goes to the run's log too."""
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: log(record.getMessage())  # type: ignore[method-assign]
+    told = logging.getLogger("rookery.flower")
+    told.addHandler(handler)
+    try:
+        yield
+    finally:
+        told.removeHandler(handler)
 
 
 def _metrics(row: Mapping[str, Any]) -> list[str]:

@@ -187,6 +187,30 @@ def test_everything_is_stopped_after_an_error(tmp_path):
         world.solve(4, engine=rk.Flower(nodes=1, problem=str(world.file)), evaluate=stop, every=1)
 
 
+@pytest.mark.slow
+def test_a_node_of_ours_that_dies_is_started_again(tmp_path, caplog):
+    world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
+    folder = tmp_path / "nodes"
+    killed = []
+
+    def evaluate(x, y):
+        np.asarray(x)
+        if len(killed) < 1 and (folder / "node-1.log").exists():
+            mine = [
+                pid for pid, line in processes() if "rookery.commands.node" in line and str(folder / "node-1") in line
+            ]
+            killed.extend(mine)
+            for pid in mine:
+                os.kill(pid, signal.SIGKILL)
+        return {}
+
+    engine = rk.Flower(nodes=2, problem=str(world.file), folder=folder, deadline=10.0, quorum=1, attempts=20)
+    found = world.solve(12, engine=engine, participation=None, evaluate=evaluate, every=3)
+    assert killed
+    assert "node-1 ended with status" in caplog.text
+    assert int(found.state.last.min()) == 11, "it is back"
+
+
 # --- faults -------------------------------------------------------------------------------------------------------------
 
 
@@ -373,15 +397,18 @@ def test_a_server_that_is_killed_and_resumed(tmp_path):
     for name in ("round", "exchanges", "bytes_up", "grad_g"):
         np.testing.assert_array_equal(found.history[name], expected.history[name])
     deadline = time.monotonic() + 15  # guards look for their parent ten times a second
-    while any(str(folder) in line for line in command_lines()):
+    while any(str(folder) in line for _, line in processes()):
         assert time.monotonic() < deadline, "what the killed server had started is still there"
         time.sleep(0.2)
 
 
-def command_lines():
+def processes():
+    """(number, command line) of all."""
+    found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            yield path.read_text().replace("\0", " ")
+            found.append((int(path.parent.name), path.read_text().replace("\0", " ")))
+    return found
 
 
 def test_settings_are_kept_for_the_resumption(tmp_path):

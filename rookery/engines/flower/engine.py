@@ -97,6 +97,9 @@ class Flower(Remote):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_flower()
+        for name in ("certificates", "folder"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, Path(given))
         if not isinstance(self.nodes, int) or self.nodes < 1:
             raise ValueError(f"nodes must be an integer of at least 1, got {self.nodes!r}")
         if self.superlink is not None and ":" not in self.superlink:
@@ -173,13 +176,13 @@ class Flower(Remote):
 
 @dataclass(frozen=True)
 class _Checked:
-    """A transport that notices when a process that we started has ended."""
+    """A transport whose node processes are ours: one that ends is started again, a SuperLink that ends is the end."""
 
     transport: Any
     group: Started
 
     def nodes(self) -> list[int]:
-        self.group.check()
+        self.group.revive(*(name for name in self.group.processes if name.startswith("node-")))
         return list(self.transport.nodes())
 
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:

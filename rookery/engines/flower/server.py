@@ -122,6 +122,8 @@ class Federation:
         """How often a node's upload was left out, by the node's name and the reason."""
         self.trace: list[list[list[int]]] = []
         """For each round the clients that were counted, draw by draw: ``rk.Replay(trace)`` repeats them."""
+        self.record: dict[str, Any] = {}
+        """Of the last round: who was counted, who was left out and why, and at which attempt it was done."""
         self._x, self._y = x, y
         self._start = start if memory is None and start is not None and int(start.round) > 0 else None
 
@@ -211,10 +213,14 @@ class Federation:
         return state, self.activity.copy()
 
     def _round(self, state: State) -> State:
+        before = Counter(self.left_out)
         for attempt in range(self.rules.attempts):
             walk = Round(self, state, attempt)
             try:
-                return self._finish(state, walk, walk.run(self.setting.algorithm.round(), walk.start()))
+                after = self._finish(state, walk, walk.run(self.setting.algorithm.round(), walk.start()))
+                faults = dict(self.left_out - before)
+                self.record = {"counted": walk.drawn, "left_out": faults, "attempts": attempt + 1}
+                return after
             except _BelowQuorum as problem:
                 reason = str(problem)
                 log.warning("round %d, attempt %d: %s", state.round, attempt + 1, reason)
@@ -237,7 +243,7 @@ class Federation:
     def memory(self) -> dict[str, Any]:
         """What a server needs beside its state to go on with this federation."""
         versions = {str(client): list(version) for client, version in self.versions.items()}
-        return {"run": self.run, "versions": versions, "counted": self.trace[-1] if self.trace else []}
+        return {"run": self.run, "versions": versions, "record": self.record}
 
     def gather(self, state: State, final: bool = False) -> State:
         """The state with what clients keep, if the solution shows it; at the end always, unless ``collect`` is off."""
