@@ -144,7 +144,9 @@ def _yes(value: Any) -> str:
 def update(page: Path, table: str) -> None:
     """Writes the table between the marks of a documentation page."""
     text = page.read_text()
-    page.write_text(re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{table}\n<!-- end -->", text, flags=re.S))
+    page.write_text(
+        re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{table}\n<!-- end -->", text, flags=re.S)
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The algorithms, one file a family."""
 
-
 from rookery.algorithm import Algorithm
 from rookery.algorithms.aggitd import FBOAggITD
 from rookery.algorithms.codasca import CODASCA, CODAPlus
