@@ -178,6 +178,19 @@ DATA_CLEANING = Recipe(
     },
 )  # fmt: skip
 
+_ONE_CLASS_PAPER = Defaults(
+    clients=10, local_steps=5, batch_size=50, rounds=600, algorithm="FedBiOAcc",
+    options={**_ONE_CLASS, "bounded": True},
+    rates={
+        "FedBiOAcc": {
+            "eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "delta": 30.0, "offset": 10_000.0,
+            "c_x": 0.2, "c_y": 0.2, "c_z": 0.2, "radius": 1.0,
+        },
+        "FedBiO": {"eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "radius": 1.0},
+        "FedAvg": {"eta_y": 0.1},
+    },
+)  # fmt: skip
+
 DATA_CLEANING_ONE_CLASS = Recipe(
     "data-cleaning-one-class",
     "a weight for each training sample, where a client has clean images of a single class only",
@@ -192,17 +205,7 @@ DATA_CLEANING_ONE_CLASS = Recipe(
                 "FedAvg": {"eta_y": 0.1},
             },
         ),
-        "mnist": Defaults(
-            clients=10, local_steps=5, batch_size=50, rounds=600, algorithm="FedBiOAcc",
-            options={**_ONE_CLASS, "bounded": True},
-            rates={
-                "FedBiOAcc": {
-                    "eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "delta": 30.0, "offset": 10_000.0,
-                    "c_x": 0.2, "c_y": 0.2, "c_z": 0.2, "radius": 1.0,
-                },
-                "FedBiO": {"eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "radius": 1.0},
-                "FedAvg": {"eta_y": 0.1},
-            },
-        ),
+        "mnist": _ONE_CLASS_PAPER,
+        "fashion-mnist": _ONE_CLASS_PAPER,
     },
 )  # fmt: skip
