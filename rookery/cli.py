@@ -21,6 +21,7 @@ from rookery.commands import data, deploy
 from rookery.commands.node import node
 from rookery.datasets import DATASETS
 from rookery.demo import run_demo
+from rookery.engines.flower.engine import Flower
 from rookery.history import History
 from rookery.report import final_table, plot_curves, write_page
 from rookery.reproduce import Experiment, compute, experiment, experiments, stored, verdicts
@@ -137,6 +138,8 @@ def run(
     set_: Set = None,
     checkpoint_seconds: CheckpointSeconds = 10.0,
     tensorboard: TensorBoard = False,
+    engine: Annotated[str, typer.Option(help="simulator, or flower: real nodes on this machine.")] = "simulator",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes to start, with --engine flower.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Run an algorithm on TASK (see rookery list tasks) or as a TOML file says; leaves a folder with its configuration,
@@ -149,6 +152,8 @@ def run(
       rookery run data-cleaning --algorithm FedBiOAcc --dataset mnist --seeds 3 --set eta_x=0.1
 
       rookery run best.toml --seeds 10 --out runs/final
+
+      rookery run hyper-representation --rounds 20 --engine flower --nodes 2
     """
     given = _common(
         algorithm=algorithm, dataset=dataset, clients=clients, participants=participants, local_steps=local_steps,
@@ -157,7 +162,11 @@ def run(
     settings = _settings(task, given, set_ or [])
     folder = _new_folder(settings) if out is None else out
     watch = _tensorboard(folder) if tensorboard else None
-    how = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    if engine not in ("simulator", "flower"):
+        raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
+    if engine == "flower":
+        how["engine"] = Flower(nodes=nodes)
     _finish(folder, lambda: start_run(settings, folder, _command(), **how), as_json)
 
 

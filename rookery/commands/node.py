@@ -39,6 +39,7 @@ def node(
     from rookery.engines.flower.adapter import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # else every look for messages is a line
     clients = partitions(partition)
     hosted = Node(lambda: open_source(problem), clients, folder, name)
     stop = threading.Event()

@@ -11,6 +11,7 @@ Only code that is installed here is run. The answer to a repeated request is the
 """
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +35,10 @@ from rookery.participation import Full, Steps
 from rookery.problems import ClientWeighting, Flat
 
 Tree = Any
+log = logging.getLogger("rookery.flower")
+
+RUNS = 4
+"""How many runs a node with a folder has in memory; others are read again when they are asked for."""
 
 
 class Refused(Exception):
@@ -122,6 +127,8 @@ class Node:
         run = self._runs.setdefault(meta["run"], _Run(setting, start, self._store(meta["run"])))
         run.start = start
         run.store.begin(request)
+        while self._folder is not None and len(self._runs) > RUNS:
+            del self._runs[next(iter(self._runs))]
         told = {
             "name": self.name,
             "clients": self.clients,

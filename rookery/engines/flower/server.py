@@ -40,6 +40,9 @@ from rookery.participation import Participation, Uniform
 Tree = Any
 log = logging.getLogger("rookery.flower")
 
+SILENCE = 30.0
+"""Seconds before a node that did not answer is greeted again: a SuperLink lists one that was killed for another minute."""
+
 
 class FederationError(ConnectionError):
     """A federation that cannot go on: too few clients, or nodes that do not fit the run."""
@@ -117,6 +120,7 @@ class Federation:
         self.session = time.time_ns() // 1000
         self.hosts: dict[int, int] = {}
         self.names: dict[int, str] = {}
+        self._silent: dict[int, float] = {}
         self.sizes: dict[str, dict[int, int]] = {"lower": {}, "upper": {}}
         self.left_out: Counter[str] = Counter()
         """How often a node's upload was left out, by the node's name and the reason."""
@@ -150,11 +154,15 @@ class Federation:
         there = self.transport.nodes()
         self.names = {node: name for node, name in self.names.items() if node in there}
         self.hosts = {client: node for client, node in self.hosts.items() if node in there}
-        new = [node for node in there if node not in self.names]
+        now = time.monotonic()
+        new = [node for node in there if node not in self.names and self._silent.get(node, 0.0) <= now]
         if not new:
             return
         request = self._begin({})
-        answers = self.transport.send(dict.fromkeys(new, request), self.rules.deadline)
+        enough = self._all_hosted if strict else None
+        answers = self.transport.send(dict.fromkeys(new, request), self.rules.deadline, enough)
+        if not strict or self._all_hosted(answers):
+            self._silent |= {node: time.monotonic() + SILENCE for node in new if node not in answers}
         restored = {}
         for node, answer in answers.items():
             told, problem = _opened(answer)[1:]
@@ -169,6 +177,11 @@ class Federation:
         for node, answer in self.transport.send(restored, self.rules.deadline).items() if restored else ():
             if (problem := _opened(answer)[2]) is not None:
                 raise FederationError(f"{self.names[node]} cannot go on from the given start: {problem}")
+
+    def _all_hosted(self, answers: Answers) -> bool:
+        """Whether every client is on a node that is known or has answered: a dead one need not be waited for."""
+        told = [_opened(answer)[1].get("clients", []) for answer in answers.values()]
+        return len(set(self.hosts).union(*told)) == self.setting.clients.n
 
     def _welcome(self, node: int, told: Mapping[str, Any]) -> None:
         self.names[node] = told["name"]
