@@ -22,6 +22,19 @@ SLOW = (
     "test_contract.py::test_every_algorithm_keeps_the_contract[FedBiOAcc-Local]",
     "test_contract.py::test_every_algorithm_keeps_the_contract[ASFBO]",
     "test_flower.py::test_below_the_quorum",
+    "test_flower.py::test_what_is_lost_is_left_out_and_the_rest_is_exact[PrimalDual]",
+    "test_cli.py::test_list",
+    "test_cli.py::test_sweep",
+    "test_cli.py::test_runs_get_folders",
+    "test_equalities.py::test_T12_T25",
+    "test_reproduce.py::test_the_command_computes",
+    "test_runs.py::test_a_diverged_seed",
+    "test_runs.py::test_a_damaged_newest_checkpoint_falls_back_to_the_one_before[no manifest text]",
+    "test_runs.py::test_a_damaged_newest_checkpoint_falls_back_to_the_one_before[arrays gone]",
+    "test_runs.py::test_an_interrupted_run_ends_with_the_same_iterates[3]",
+    "test_tasks_minimax.py::test_toy_is_solved",
+    "test_tasks_minimax.py::test_quadratic_is_solved",
+    "test_transcriptions.py::test_shrofbo",
     "test_tasks_bilevel.py::test_few_shot_metrics",
     "test_tasks_bilevel.py::test_the_defaults_learn_on_digits",
     "test_tasks_bilevel.py::test_adapted_heads",
@@ -35,12 +48,11 @@ SLOW = (
     "test_transcriptions.py::test_fedbioacc[no ball-1-2]",
     "test_transcriptions.py::test_fedbioacc[ball",
     "test_transcriptions.py::test_fedbioacc_local[1]",
-    "test_transcriptions.py::test_shrofbo[active]",
     "test_transcriptions.py::test_fedbio[no ball-tied]",
     "test_transcriptions.py::test_fedbio_local[one step]",
     "test_transcriptions.py::test_primal_dual[no ball-1]",
 )
-"""Tests that were measured to take long and have a quicker relative: `make test-all` runs them."""
+"""Tests that were measured to take long and have a quicker relative, or are about a command: `make test-all` runs them."""
 
 
 def pytest_collection_modifyitems(items):
