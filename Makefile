@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all test-federation lint bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,7 +23,10 @@ test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/ready  ## and what is slow, at most 30 minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not federation"
+
+test-federation: $(VENV)/ready  ## kills, losses and parity with real Flower processes: about 15 minutes
+	$(BIN)/python -m pytest -m federation
 
 lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff check .
