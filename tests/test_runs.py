@@ -249,11 +249,15 @@ def test_a_diverged_seed_is_kept_and_told(tmp_path):
 # --- real processes --------------------------------------------------------------------------------------------------
 
 
+def hear_ctrl_c():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored where the tests run in the background of a script
+
+
 def command(*arguments, **how):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
     return subprocess.Popen(
         [sys.executable, "-m", "rookery", *map(str, arguments)], env=environment, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, **how,
+        stderr=subprocess.PIPE, preexec_fn=hear_ctrl_c, **how,
     )  # fmt: skip
 
 
