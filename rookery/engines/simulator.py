@@ -29,6 +29,9 @@ from rookery.layout import same_structure
 
 Tree = Any
 
+LARGE = 20_000
+"""A server that holds more numbers than this gains nothing from a program that runs several lanes side by side."""
+
 
 @dataclass(frozen=True)
 class Simulator:
@@ -148,12 +151,18 @@ class _Compiled(Walk):
         weights = slot_weights(step, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
         stacked = [part for part, w in weights.items() if w is None]
 
+        def computed(mask: Array, mine: Tree) -> Tree:
+            """What a group makes; nothing is computed for one that is only there to fill up."""
+            shape = eqx.filter_eval_shape(jax.vmap(one), *mine)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+            return jax.lax.cond(mask.any(), lambda: jax.vmap(one)(*mine), lambda: nothing)
+
         def split(tree: Tree) -> Tree:
             return jax.tree.map(lambda leaf: leaf.reshape(-1, self.at_once, *leaf.shape[1:]), tree)
 
         def group(total: Tree, inputs: Tree) -> tuple[Tree, Tree]:
-            w, mine = inputs
-            up, keep, carry = jax.vmap(one)(*mine)
+            w, mask, mine = inputs
+            up, keep, carry = computed(mask, mine)
             received = combine(w, up)
             rows = {part: received.pop(part) for part in stacked}
             return jax.tree.map(jnp.add, total, received), (rows, keep, carry)
@@ -163,7 +172,7 @@ class _Compiled(Walk):
             for part, shape in shapes.items()
             if part not in stacked
         }
-        total, rest = jax.lax.scan(group, zero, (split(weights), split(own)))
+        total, rest = jax.lax.scan(group, zero, (split(weights), split(at.mask), split(own)))
         rows, keep, carry = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rest)
         return {**total, **rows}, keep, carry
 
@@ -251,31 +260,38 @@ def advance(
 ) -> tuple[State, Array]:
     """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps).
 
-    In a batch ``lanes`` says which leaves of the clients have an axis of lanes. Small programs leave cores idle, so the
-    lanes are dealt out to as many threads as there are cores, if in equal shares, which are the same program.
+    In a batch ``lanes`` says which leaves of the clients have an axis of lanes. Programs leave cores idle, so the lanes
+    are dealt out to as many threads as there are cores: in equal shares, which are the same program, or one by one if
+    that cannot be, or if the problem is so large that lanes side by side only fall out of the cache.
     """
     start = int(state.round)
     bounds = jnp.int32(start), jnp.int32(start + rounds)
 
-    def run(part: tuple[Setting, State]) -> tuple[State, Array]:
+    def run(part: tuple[Setting, State], lanes: tuple[int | None, ...] | None = None) -> tuple[State, Array]:
         return jax.block_until_ready(_advance((part[0], *bounds, at_once, lanes), part[1]))
 
     whole = setting, replace(state, round=None)
-    number = 1 if lanes is None else setting.key.shape[0]
-    shares = max(count for count in range(1, min(number, os.cpu_count() or 1) + 1) if number % count == 0)
-    if shares == 1:
+    if lanes is None:
         moved, activity = run(whole)
     else:
-        axes = _lane_axes(setting, lanes or ()), eqx.if_array(0)
-        parts = [_share(whole, axes, slice(i * number // shares, (i + 1) * number // shares)) for i in range(shares)]
-        with ThreadPoolExecutor(shares) as pool:
-            done = list(pool.map(run, parts))
-        moved, activity = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *done)
+        number, threads = setting.key.shape[0], os.cpu_count() or 1
+        large = sum(leaf.size for leaf in jax.tree.leaves(state.server)) > LARGE * number
+        alone = large or number % threads > 0
+        axes = _lane_axes(setting, lanes), eqx.if_array(0)
+        with ThreadPoolExecutor(threads) as pool:
+            if alone:
+                parts = [_share(whole, axes, lane) for lane in range(number)]
+                moved, activity = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pool.map(run, parts))
+            else:
+                each = number // threads
+                parts = [_share(whole, axes, slice(first, first + each)) for first in range(0, number, each)]
+                done = pool.map(partial(run, lanes=lanes), parts)
+                moved, activity = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *done)
     return replace(moved, round=start + rounds), activity
 
 
-def _share(whole: Tree, axes: Tree, lanes: slice) -> Tree:
-    """Some of the lanes."""
+def _share(whole: Tree, axes: Tree, lanes: int | slice) -> Tree:
+    """Some of the lanes, or one without its axis."""
 
     def cut(axis: Any, tree: Tree) -> Tree:
         axis = axis if callable(axis) else eqx.if_array(axis)
