@@ -201,6 +201,16 @@ def fednest(table: Table) -> None:
     add(table, what, statistics.median(seconds[1:]), 0.03, at_least=False)
 
 
+def flower(table: Table) -> None:
+    from benchmarks.federation import measure
+
+    for what, (value, goal) in measure().items():
+        if goal is None:
+            table.add_row(what, f"{value:.3g}", "", "")
+        else:
+            add(table, what, value, goal, at_least=False)
+
+
 def add(table: Table, what: str, value: float, goal: float, *, at_least: bool) -> None:
     good = value >= goal if at_least else value <= goal
     table.add_row(what, f"{value:.3g}", f"{'≥' if at_least else '≤'} {goal:g}", "yes" if good else "[bold]no[/]")
@@ -210,7 +220,7 @@ def main() -> None:
     table = Table(title="Speed (medians of interleaved ratios)")
     for column in ("what", "measured", "goal", "reached"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    for measure in (first_round, ten_seeds, many_clients, fednest, against_torch):
+    for measure in (first_round, ten_seeds, many_clients, fednest, against_torch, flower):
         measure(table)
     Console().print(table)
 

@@ -24,11 +24,11 @@ from rookery.demo import run_demo
 from rookery.engines.flower.engine import Flower
 from rookery.history import History
 from rookery.report import final_table, plot_curves, write_page
-from rookery.reproduce import Experiment, compute, experiment, experiments, stored, verdicts
-from rookery.reproduce import markdown as reproduction_markdown
+from rookery.reproduce import Experiment, compute, draw, experiment, experiments, stored, verdicts
 from rookery.reproduce import rows as reproduction_rows
 from rookery.reproduce import save as save_cell
 from rookery.reproduce import tune as tune_method
+from rookery.reproduce import write_docs as write_reproduction
 from rookery.runs import Run, find_runs, read_run, resume_run, start_run
 from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
 from rookery.solve import Solution
@@ -360,15 +360,18 @@ def reproduce(
         return
     if write_docs:
         page = Path("docs/reproduction.md")
-        page.write_text(reproduction_markdown(out))
+        write_reproduction(out, page)
         Console().print(f"Written: {page}")
         return
     if name is None:
         raise ValueError("reproduce needs the name of an experiment, or --list, or --write-docs")
     which, size = experiment(name), "quick" if quick else "full"
+    if not which.cells(size, only or ()):
+        raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
     if tune:
+        alone = which.preset.get("tuning", {}).get("setting")
         for cell in which.cells(size, only or ()):
-            if "grid" in which.preset["methods"][cell.method]:
+            if "grid" in which.preset["methods"][cell.method] and alone in (None, cell.setting):
                 found = tune_method(which, cell.method, cell.setting, size, lanes)
                 Console().print(f"{cell.setting}/{cell.method}: {found}")
         which = experiment(name)
@@ -376,16 +379,19 @@ def reproduce(
         if again or stored(cell, out) is None:
             save_cell(cell, compute(cell, (which.axis, which.at(size)), which.metric), out)
     _show_experiment(which, out, size)
+    figure = out / f"{name}.png"
+    draw(which, out, figure, size)
+    Console().print(f"Curves: {figure}")
 
 
 def _show_experiment(which: Experiment, out: Path, size: str) -> None:
     told = "" if size == "full" else " (a smaller version)"
     table = Table(title=f"{which.name}: {which.title}{told}")
     columns = [f"{point}" for point in which.at(size)]
-    for column in ("setting", "method", *columns, *(f"published {c}" for c in columns), ""):
+    for column in ("setting", "method", *columns, *which.also, *(f"published {c}" for c in columns), ""):
         table.add_column(column, justify="left" if column in ("setting", "method") else "right")
     for row in reproduction_rows(which, out, size):
-        table.add_row(row.setting, row.method, *row.ours, *row.published, row.note)
+        table.add_row(row.setting, row.method, *row.ours, *row.also, *row.published, row.note)
     Console().print(table)
     for v in verdicts(which, out, size):
         Console().print(f"{v.setting}: {v.better} better than {v.worse}: {v.difference:+.3g}, p = {v.p:.2g}: {v.holds}")

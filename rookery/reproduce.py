@@ -18,6 +18,7 @@ from scipy import stats
 
 from rookery.history import History
 from rookery.names import unknown
+from rookery.report.figures import Curve, plot_panels
 from rookery.report.tables import spent
 from rookery.runs import environment, prepare_run
 from rookery.settings import Settings, resolve, write_toml
@@ -78,6 +79,11 @@ class Experiment:
         """What the columns of its tables count: "round" or "exchanges"."""
         return str(self.preset.get("axis", "round"))
 
+    @property
+    def also(self) -> list[str]:
+        """What else of the last evaluation its tables show."""
+        return list(self.preset.get("also", []))
+
     def at(self, size: str = "full") -> list[int]:
         """The columns: after how many rounds or exchanges."""
         return list(self.preset.get(size, {}).get("at", self.preset["at"]))
@@ -106,7 +112,9 @@ class Experiment:
         task = {**self.preset.get("task", {}), **in_setting.get("task", {}), **how.get("task", {})} | smaller.get(
             "task", {}
         )
-        rates = {**how.get("rates", {}), **in_setting.get("rates", {}), **how.get("best", {}).get(setting, {})}
+        found = how.get("best", {})
+        best = found.get(setting, found.get(self.preset.get("tuning", {}).get("setting"), {}))
+        rates = {**how.get("rates", {}), **in_setting.get("rates", {}), **best}
         return resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
 
 
@@ -228,6 +236,7 @@ class Row:
     setting: str
     method: str
     ours: list[str]
+    also: list[str]
     published: list[str]
     note: str
 
@@ -240,10 +249,11 @@ def rows(which: Experiment, folder: Path, size: str = "full") -> list[Row]:
         if result is None:
             continue
         ours = [_cell_text(result["values"][str(point)], which) for point in which.at(size)]
+        also = [_also_text(result["last"][name]) for name in which.also]
         published = [_published(which, cell, column) for column in range(len(which.at(size)))]
         told = result["diverged"]
         note = f"{len(told)} of {cell.settings.seeds} seeds diverged" if told else ""
-        found.append(Row(cell.setting, cell.method, ours, published, note))
+        found.append(Row(cell.setting, cell.method, ours, also, published, note))
     return found
 
 
@@ -258,6 +268,13 @@ def _cell_text(values: list[float | None], which: Experiment) -> str:
     digits = 2 if which.preset.get("percent", True) else 4
     mean = f"{_scale(which) * finite.mean():.{digits}f}"
     return f"{mean} ± {_scale(which) * finite.std(ddof=1):.{digits}f}" if finite.size > 1 else mean
+
+
+def _also_text(values: list[float | None]) -> str:
+    finite = np.array([value for value in values if value is not None])
+    if not finite.size:
+        return "diverged"
+    return f"{finite.mean():.3g}" + (f" ± {finite.std(ddof=1):.2g}" if finite.size > 1 else "")
 
 
 def _published(which: Experiment, cell: Cell, column: int) -> str:
@@ -291,7 +308,8 @@ def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdic
             if pair[0] is None or pair[1] is None:
                 continue
             a, b = ([np.nan if v is None else v for v in each["values"][last]] for each in pair if each is not None)
-            found.append(_verdict(which, setting, claim, np.array(a), np.array(b)))
+            common = min(len(a), len(b))  # a slow method may have fewer seeds, which are the first ones
+            found.append(_verdict(which, setting, claim, np.array(a[:common]), np.array(b[:common])))
     return found
 
 
@@ -314,6 +332,40 @@ def _verdict(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.nd
     return Verdict(setting, claim["better"], claim["worse"], difference, p, holds)
 
 
+def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> None:
+    """The stored curves as a figure, a panel for each setting."""
+    panels: dict[str, dict[str, Curve]] = {}
+    for cell in which.cells(size):
+        result = stored(cell, folder)
+        if result is not None:
+            curve = result["curve"]
+            mean = _scale(which) * np.array(curve["mean"], float)
+            deviation = _scale(which) * np.array(curve["deviation"] or np.zeros(len(mean)), float)
+            panels.setdefault(cell.setting, {})[cell.method] = curve[which.axis], mean, deviation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    up = which.metric.replace("_", " ") + (" (%)" if which.preset.get("percent", True) else "")
+    plot_panels(panels, _UNITS[which.axis], up, path)
+
+
+_UNITS = {"round": "rounds", "exchanges": "exchanges"}
+
+
+def computed(folder: Path) -> dict[str, str]:
+    """The experiments that have results, each with the size that is shown of it."""
+    sizes = {
+        which.name: next((size for size in ("full", "quick") if rows(which, folder, size)), None)
+        for which in experiments().values()
+    }
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def write_docs(folder: Path, page: Path) -> None:
+    """``docs/reproduction.md`` with its figures."""
+    page.write_text(markdown(folder))
+    for name, size in computed(folder).items():
+        draw(experiment(name), folder, page.parent / "images" / "reproduction" / f"{name}.png", size)
+
+
 def markdown(folder: Path) -> str:
     """``docs/reproduction.md``, from the stored results alone."""
     parts = [
@@ -323,8 +375,9 @@ def markdown(folder: Path) -> str:
         "tuning budget; rates were chosen on a held-out part of the training data. A claim *holds* if a paired one-sided "
         "t-test over seeds gives p < 0.05, is *reversed* if p > 0.95.\n"
     ]
+    sizes = computed(folder)
     for which in experiments().values():
-        size = next((s for s in ("full", "quick") if rows(which, folder, s)), None)
+        size = sizes.get(which.name)
         if size is None:
             parts.append(f"## {which.name}: {which.title}\n\n{which.preset['paper']}. Not computed yet.\n")
             continue
@@ -335,10 +388,10 @@ def markdown(folder: Path) -> str:
 def _section(which: Experiment, folder: Path, size: str) -> str:
     table = rows(which, folder, size)
     results = [r for cell in which.cells(size) if (r := stored(cell, folder)) is not None]
-    at, unit = which.at(size), {"round": "rounds", "exchanges": "exchanges"}[which.axis]
+    at, unit = which.at(size), _UNITS[which.axis]
     shows_published = any(any(row.published) for row in table)
     head = ["setting", "method", *(f"{which.metric} after {point} {unit}" for point in at)]
-    head += [f"published, {point}" for point in at] if shows_published else []
+    head += [*which.also, *([f"published, {point}" for point in at] if shows_published else [])]
     lines = [
         f"## {which.name}: {which.title}",
         "",
@@ -348,17 +401,20 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
     seeds = sorted({r["settings"]["run"]["seeds"] for r in results})
     made = results[-1]["environment"]
+    hardware = f"{made['cores']} cores ({made.get('processor', 'of a kind not noted')})"
     minutes = sum(r["seconds"] for r in results) / 60
     lines.append(
         f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(which.cells(size))} cells, "
-        f"{'/'.join(map(str, seeds))} seeds, {minutes:.0f} minutes on {made['cores']} cores, {made['date'][:10]}, "
+        f"{'/'.join(map(str, seeds))} seeds, {minutes:.0f} minutes on {hardware}, {made['date'][:10]}, "
         f"rookery {made['rookery']}, jax {made['jax']}.\n"
     )
     lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in table:
         name = row.method + (f" ({row.note})" if row.note else "")
         lines.append(
-            "| " + " | ".join([row.setting, name, *row.ours, *(row.published if shows_published else [])]) + " |"
+            "| "
+            + " | ".join([row.setting, name, *row.ours, *row.also, *(row.published if shows_published else [])])
+            + " |"
         )
     checked = verdicts(which, folder, size)
     if checked:
@@ -367,4 +423,5 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
             f"| {v.setting} | {v.better} better than {v.worse} | {v.difference:+.3g} | {v.p:.2g} | {v.holds} |"
             for v in checked
         ]
+    lines += ["", f"![The curves of {which.name}](images/reproduction/{which.name}.png)"]
     return "\n".join(lines) + "\n"

@@ -372,6 +372,7 @@ def environment() -> dict[str, Any]:
     packages = ("rookery", "jax", "jaxlib", "equinox", "optax", "numpy")
     found: dict[str, Any] = {name: version(name) for name in packages}
     found |= {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count() or 1}
+    found["processor"] = _processor()
     found["date"] = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     for name, command in {"git": ("rev-parse", "HEAD"), "git_changes": ("status", "--porcelain")}.items():
         try:
@@ -382,6 +383,16 @@ def environment() -> dict[str, Any]:
             continue
         found[name] = told if name == "git" else bool(told)
     return found
+
+
+def _processor() -> str:
+    """Its name where the system tells it, else the architecture."""
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

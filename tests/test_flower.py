@@ -912,6 +912,9 @@ def test_what_the_adapter_counts_on():
     parameters = list(inspect.signature(fleet.http_request_response).parameters)
     assert parameters[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
     assert "flwr_exit(" in inspect.getsource(fleet.http_request_response)
+    assert "os.kill(os.getpid(), signal.SIGINT)" in inspect.getsource(fleet.http_request_response)
+    assert set(re.findall(r"\bos\.(\w+)", inspect.getsource(fleet))) == {"kill", "getpid"}
+    fleet.os.kill(fleet.os.getpid(), fleet.signal.SIGINT)  # a refused heartbeat must not end the node
     assert utils.pull_objects.__kwdefaults__["initial_backoff"] == 0.02
     assert list(inspect.signature(utils.push_objects).parameters)[:2] == ["objects", "push_object_fn"]
     assert "object_ids_to_push" in inspect.signature(utils.push_objects).parameters

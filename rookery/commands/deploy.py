@@ -29,7 +29,13 @@ def run_command(
     local_steps: Annotated[str, typer.Option(help="Local steps: a number, or a range like 5-15.")] = "1",
     batch_size: Annotated[str, typer.Option(help="Of minibatches: a number, all, or LOWER,UPPER.")] = "all",
     seed: Annotated[int, typer.Option(help="The seed.")] = 0,
-    quorum: Annotated[float, typer.Option(help="The least share (below 1) or number of participants counted.")] = 0.5,
+    quorum: Annotated[
+        str, typer.Option(help="The least share (0.5; 1.0 is all) or number (1, 2, ...) of participants counted.")
+    ] = "0.5",
+    attempts: Annotated[int, typer.Option(min=1, help="How often a round below the quorum is tried in all.")] = 5,
+    over_selection: Annotated[
+        float, typer.Option(min=1.0, help="1.3 asks 130 % of the participants and counts the first to answer.")
+    ] = 1.0,
     deadline: Annotated[float, typer.Option(help="Seconds to wait for an exchange.")] = 120.0,
     patience: Annotated[float, typer.Option(help="Seconds to wait for all clients at the start.")] = 600.0,
     root_certificates: Annotated[Path | None, typer.Option(help="The root certificate of the SuperLink.")] = None,
@@ -41,15 +47,19 @@ def run_command(
     from rookery.engines.flower.deploy import run_deployed
     from rookery.engines.flower.engine import Flower
     from rookery.engines.flower.source import open_source
+    from rookery.settings import parse_value
 
     config = {
         "algorithm": algorithm, "rates": rates, "rounds": rounds, "every": every, "participants": participants,
         "local-steps": local_steps, "batch-size": batch_size, "seed": seed,
     }  # fmt: skip
-    least: float | int = int(quorum) if quorum > 1 and quorum == int(quorum) else quorum
+    least = parse_value(quorum)
+    if not isinstance(least, int | float):
+        raise ValueError(f"--quorum must be a share such as 0.5 or a number such as 2, got {quorum!r}")
     engine = Flower(
-        superlink=superlink, certificates=root_certificates, quorum=least, deadline=deadline, patience=patience
-    )
+        superlink=superlink, certificates=root_certificates, quorum=least, attempts=attempts,
+        over_selection=over_selection, deadline=deadline, patience=patience,
+    )  # fmt: skip
     solution = run_deployed(open_source(problem), config, engine, out, Path(problem).stem)
     typer.echo(f"{solution.rounds} rounds are done: {out}")
 
@@ -78,7 +88,15 @@ def init(
     package.mkdir(parents=True)
     inside = "problem.py" if source.suffix == ".py" else "settings.toml"
     shutil.copyfile(source, package / inside)
-    config = {**DEFAULTS, "quorum": 0.5, "deadline": 600.0, "patience": 600.0, "out": f"runs/{name}"}
+    config = {
+        **DEFAULTS,
+        "quorum": 0.5,
+        "attempts": 5,
+        "over-selection": 1.0,
+        "deadline": 600.0,
+        "patience": 600.0,
+        "out": f"runs/{name}",
+    }
     files = {
         "federation/__init__.py": '"""The app of a federation."""\n',
         "federation/client_app.py": _APP.format(side="client", inside=inside, more=""),

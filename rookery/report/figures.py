@@ -95,6 +95,44 @@ def plot_curves(
         plt.close(figure)
 
 
+Curve = tuple[Sequence[float], np.ndarray, np.ndarray]
+"""Where, the mean, and its standard deviation."""
+
+
+def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str, path: str | os.PathLike[str]) -> None:
+    """A panel for each setting with a curve for each method, up to three side by side.
+
+    A method has the same colour in all panels. ``across`` and ``up`` are the labels of the axes.
+    """
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with plt.rc_context(_STYLE):
+        size = (3.2 * columns, 2.3 * rows + 0.5)
+        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
+            axis.set_title(title)
+            for name, (where, mean, deviation) in curves.items():
+                color, dashes = line_style(names.index(name))
+                x, y, band = np.asarray(where), mean, np.nan_to_num(deviation)
+                axis.plot(x, y, color=color, linestyle=(0, dashes) if dashes else "-", linewidth=1.1, label=name)
+                axis.fill_between(x, y - band, y + band, color=color, alpha=0.15, linewidth=0)
+            axis.set_xlabel(across)
+            axis.margins(x=0.02)
+        for row in axes:
+            row[0].set_ylabel(up)
+        handles = {
+            name: each for axis in axes.flat for each, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            handles.values(), handles, loc="outside lower center", ncols=max(1, min(len(handles), int(size[0] / 1.5)))
+        )
+        figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.03)
+        plt.close(figure)
+
+
 def _draw(axis: Axes, runs: Mapping[str, History], metric: str, cost: str, unit: float) -> None:
     totals = [spent(history, cost)[-1] for history in runs.values()]
     # Costs that differ by far are only comparable on a logarithmic scale; round 0 has cost 0 and falls out of it.

@@ -57,7 +57,24 @@ def _raise_instead_of_exit(code: int, message: str | None = None, *_: Any, **__:
     raise NotAdmitted(" ".join(str(message).split()))
 
 
+class _NoInterrupt:
+    """``os`` for Flower's heartbeat: on a refusal it would send this process a Ctrl-C.
+
+    The next request is refused as well, and :func:`serve` then waits for the node to be admitted again.
+    """
+
+    @staticmethod
+    def getpid() -> int:
+        return 0
+
+    @staticmethod
+    def kill(process: int, number: int) -> None:
+        log.info("a heartbeat was refused")
+
+
 fleet_http_connection.flwr_exit = _raise_instead_of_exit
+_heart: Any = fleet_http_connection
+_heart.os = _NoInterrupt
 
 
 # --- the server ---------------------------------------------------------------------------------------------------------

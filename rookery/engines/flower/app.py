@@ -53,6 +53,8 @@ def server_app(open_source: OpenSource, title: str) -> ServerApp:
         engine = _Lasting(
             transport=OverGrid(grid, poll=0.1, slowest=1.0),
             quorum=quorum if isinstance(quorum, int) else float(str(quorum)),
+            attempts=int(str(config["attempts"])),
+            over_selection=float(str(config["over-selection"])),
             deadline=float(str(config["deadline"])),
             patience=float(str(config["patience"])),
         )

@@ -1,0 +1,122 @@
+"""Speed of a federation on this machine: two warm nodes, 640 kB each way, beside the stock Flower App."""
+
+import csv
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rookery as rk
+from rookery.engines.flower.engine import Flower
+from rookery.engines.flower.processes import free_port, quiet_environment, started, wait_for_superlink
+from rookery.engines.flower.server import Federation
+from rookery.engines.simulator import State
+from rookery.settings import Settings, resolve, write_toml
+
+HIDDEN = 1880
+"""MeFBO sends x, y and θ: 65 + 2·10 numbers for each hidden unit, and 20; with 1880 units 640 kB."""
+ROUNDS = 12
+
+
+def settings() -> Settings:
+    run = {"task": "hyper-representation", "clients": 2, "participants": "all", "local_steps": 1, "batch_size": 8}
+    return resolve({**run, "algorithm": "MeFBO", "rounds": ROUNDS, "every": ROUNDS}, {"hidden": HIDDEN})
+
+
+@dataclass(frozen=True)
+class Timed(Flower):
+    """Notes when the federation is ready for its first exchange, and when each round is done."""
+
+    times: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def open(
+        self, run: Any, start: State | None = None, memory: Mapping[str, Any] | None = None
+    ) -> Iterator[Federation]:
+        """The federation, watched."""
+        with super().open(run, start, memory) as federation:
+            self.times.append(time.perf_counter())
+            advance = federation.advance
+
+            def watched(*arguments: Any) -> Any:
+                done = advance(*arguments)
+                self.times.append(time.perf_counter())
+                return done
+
+            federation.advance = watched  # type: ignore[method-assign]
+            yield federation
+
+
+def warm(folder: Path) -> tuple[float, float, float]:
+    """Seconds to the first exchange, to the end of the first round, and of an exchange after that (the median)."""
+    chosen = settings()
+    problem = folder / "settings.toml"
+    write_toml(problem, chosen.tables())
+    task = chosen.make_tasks()[0]
+    engine = Timed(nodes=2, problem=str(problem))
+    start = time.perf_counter()
+    rk.solve(
+        task.problem, chosen.make_algorithm(), task.clients, task.x0, task.y0, rounds=ROUNDS, every=ROUNDS, batch_size=8,
+        engine=engine, progress=False,
+    )  # fmt: skip
+    ready, *done = engine.times
+    rounds = [b - a for a, b in itertools.pairwise(done)]
+    return ready - start, done[0] - start, statistics.median(rounds)
+
+
+def stock(folder: Path) -> float:
+    """Seconds of an exchange by the app that ``rookery deploy init`` writes, on Flower's own programs (the median)."""
+    programs = Path(sys.executable).parent
+    problem, app, out = folder / "settings.toml", folder / "app", folder / "out"
+    write_toml(problem, settings().tables())
+    subprocess.run(
+        [programs / "rookery", "deploy", "init", app, "--problem", problem], check=True, stdout=subprocess.DEVNULL
+    )
+    with started(folder / "site") as group:
+        port = free_port()
+        common = ["--insecure", "--host", "127.0.0.1"]
+        link = [*common, "--port", str(port), "--disable-runtime-dependency-installation"]
+        group.start("superlink", [str(programs / "flower-superlink"), *link])
+        wait_for_superlink(group, f"http://127.0.0.1:{port}")
+        for client in range(2):
+            own = f'partition-id={client} folder="{folder / "nodes" / str(client)}"'
+            mine = [*common, "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()), "--node-config", own]
+            group.start(f"supernode-{client}", [str(programs / "flower-supernode"), *mine])
+        home = group.folder / "flower"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
+        config = f'algorithm="MeFBO" rounds=4 every=1 participants="all" batch-size="8" out="{out}"'
+        subprocess.run(
+            [programs / "flwr", "run", app, "here", "--run-config", config, "--stream"],
+            env=quiet_environment(home), stdout=subprocess.DEVNULL, timeout=600, check=True,
+        )  # fmt: skip
+    with (out / "history.csv").open() as file:
+        seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+    return statistics.median(b - a for a, b in itertools.pairwise(seconds))
+
+
+def measure() -> dict[str, tuple[float, float | None]]:
+    """What was measured, with its goal if it has one."""
+    with tempfile.TemporaryDirectory(prefix="rookery-") as folder:
+        (Path(folder) / "warm").mkdir()
+        first, done, exchange = warm(Path(folder) / "warm")
+        (Path(folder) / "stock").mkdir()
+        beside = stock(Path(folder) / "stock")
+    return {
+        "Flower, two warm nodes, 640 kB each way: seconds an exchange": (exchange, 0.5),
+        "Flower: seconds from rk.solve to the first exchange": (first, 5.0),
+        "Flower: seconds from rk.solve to the end of round 1, in which nodes compile": (done, None),
+        "Flower, the stock App beside it: seconds an exchange": (beside, None),
+    }
+
+
+if __name__ == "__main__":
+    for what, (value, goal) in measure().items():
+        print(f"{what}: {value:.3g}" + (f" (at most {goal:g})" if goal is not None else ""))
