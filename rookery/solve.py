@@ -19,7 +19,7 @@ from rookery.algorithm import Algorithm
 from rookery.algorithms import by_name, check_solves, name_of
 from rookery.clients import Clients
 from rookery.engines.flower.engine import Remote
-from rookery.engines.simulator import Simulator, State, advance, diagnose
+from rookery.engines.simulator import Shares, Simulator, State, advance, deal, diagnose
 from rookery.engines.simulator import initial_state as _first_state
 from rookery.engines.walk import Cost, Setting, costs_of
 from rookery.history import History
@@ -442,7 +442,10 @@ class Prepared:
         """What makes the rounds: this process, or nodes."""
         if isinstance(self.engine, Remote):
             return self.engine.open(self, start, memory)
-        return nullcontext(_Here(self.setting, self.engine.clients_at_once, self.clients_axes))
+        shares = None
+        if self.clients_axes is not None:
+            shares = deal(self.setting, jax.eval_shape(self.initial_state), self.clients_axes)
+        return nullcontext(_Here(self.setting, self.engine.clients_at_once, shares))
 
     def finish(self, ended: Solution) -> Solution:
         """A solution with x, y and what diverged, from its state."""
@@ -519,10 +522,10 @@ class _Here:
 
     setting: Setting
     at_once: int | None
-    axes: Axes | None
+    shares: Shares | None
 
     def advance(self, state: State, rounds: int) -> tuple[State, Array]:
-        return advance(self.setting, state, rounds, self.at_once, self.axes)
+        return advance(self.setting, state, rounds, self.at_once, self.shares)
 
     def gather(self, state: State, final: bool) -> State:
         return state

@@ -255,38 +255,57 @@ def _lane_axes(setting: Setting, lanes: tuple[int | None, ...]) -> Setting:
     )
 
 
+@dataclass(frozen=True)
+class Shares:
+    """The lanes of a batch as they are dealt out to threads: where each share lies, and its part of the setting."""
+
+    places: list[int] | list[slice]
+    settings: list[Setting]
+    lanes: tuple[int | None, ...] | None
+    """Which leaves of the clients have an axis of lanes; None if every share is one lane without its axis."""
+
+
+def deal(setting: Setting, state: State, lanes: tuple[int | None, ...]) -> Shares:
+    """``lanes`` says which leaves of the clients have an axis of lanes.
+
+    Programs leave cores idle, so the lanes are dealt out to as many threads as there are cores: in equal shares, which
+    are the same program, or one by one if that cannot be, or if the problem is so large that lanes side by side only fall
+    out of the cache.
+    """
+    number, threads = setting.key.shape[0], os.cpu_count() or 1
+    large = sum(leaf.size for leaf in jax.tree.leaves(state.server)) > LARGE * number
+    axes = _lane_axes(setting, lanes)
+    if large or number % threads:
+        ones = list(range(number))
+        return Shares(ones, [_share(setting, axes, lane) for lane in ones], None)
+    each = number // threads
+    parts = [slice(first, first + each) for first in range(0, number, each)]
+    return Shares(parts, [_share(setting, axes, part) for part in parts], lanes)
+
+
 def advance(
-    setting: Setting, state: State, rounds: int, at_once: int | None, lanes: tuple[int | None, ...] | None = None
+    setting: Setting, state: State, rounds: int, at_once: int | None, shares: Shares | None = None
 ) -> tuple[State, Array]:
     """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps).
 
-    In a batch ``lanes`` says which leaves of the clients have an axis of lanes. Programs leave cores idle, so the lanes
-    are dealt out to as many threads as there are cores: in equal shares, which are the same program, or one by one if
-    that cannot be, or if the problem is so large that lanes side by side only fall out of the cache.
+    A batch needs its ``shares``.
     """
     start = int(state.round)
     bounds = jnp.int32(start), jnp.int32(start + rounds)
+    state = replace(state, round=None)
 
-    def run(part: tuple[Setting, State], lanes: tuple[int | None, ...] | None = None) -> tuple[State, Array]:
-        return jax.block_until_ready(_advance((part[0], *bounds, at_once, lanes), part[1]))
+    def run(setting: Setting, state: State, lanes: tuple[int | None, ...] | None) -> tuple[State, Array]:
+        return jax.block_until_ready(_advance((setting, *bounds, at_once, lanes), state))
 
-    whole = setting, replace(state, round=None)
-    if lanes is None:
-        moved, activity = run(whole)
+    if shares is None:
+        moved, activity = run(setting, state, None)
     else:
-        number, threads = setting.key.shape[0], os.cpu_count() or 1
-        large = sum(leaf.size for leaf in jax.tree.leaves(state.server)) > LARGE * number
-        alone = large or number % threads > 0
-        axes = _lane_axes(setting, lanes), eqx.if_array(0)
-        with ThreadPoolExecutor(threads) as pool:
-            if alone:
-                parts = [_share(whole, axes, lane) for lane in range(number)]
-                moved, activity = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pool.map(run, parts))
-            else:
-                each = number // threads
-                parts = [_share(whole, axes, slice(first, first + each)) for first in range(0, number, each)]
-                done = pool.map(partial(run, lanes=lanes), parts)
-                moved, activity = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *done)
+        states = [_share(state, eqx.if_array(0), place) for place in shares.places]
+        lanes = [shares.lanes] * len(states)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            done = list(pool.map(run, shares.settings, states, lanes))
+        join = jnp.stack if shares.lanes is None else jnp.concatenate
+        moved, activity = jax.tree.map(lambda *leaves: join(leaves), *done)
     return replace(moved, round=start + rounds), activity
 
 
