@@ -883,6 +883,27 @@ def test_the_output_of_an_algorithm_may_use_its_rates(world):
     np.testing.assert_allclose(many.x / many.state.server["x"], [[2.0] * small.DX, [3.0] * small.DX], rtol=1e-12)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_any_number_of_lanes_is_dealt_out_to_threads(world, monkeypatch, large):
+    """Three lanes do not share out evenly, and those of a large problem go one by one: each is the run by itself."""
+    if large:
+        monkeypatch.setattr("rookery.engines.simulator.LARGE", 0)
+    for number in (1, 2, 3, 4):
+        many = run_many(world, [RATES] * number, keys=range(number))
+        for lane in range(number):
+            alone = run(world, key=lane)
+            np.testing.assert_allclose(many.x[lane], alone.x, rtol=1e-12)
+            np.testing.assert_allclose(many.y[lane], alone.y, rtol=1e-12)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_idle_clients_change_nothing_in_groups(world, at_once):
+    together = run(world, participation=rk.Bernoulli(0.4))
+    groups = run(world, participation=rk.Bernoulli(0.4), engine=rk.Simulator(at_once))
+    np.testing.assert_allclose(groups.x, together.x, rtol=1e-12)
+    np.testing.assert_allclose(groups.y, together.y, rtol=1e-12)
+
+
 # --- one problem as another ------------------------------------------------------------------------------------------
 
 

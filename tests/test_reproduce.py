@@ -121,6 +121,8 @@ def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
     assert "50 ± 1" in output
     assert "diverged" in output
     assert "FedBiO better than FedBiO, wild" in output
+    assert "Curves: reproduction/T1.png" in output
+    assert (tiny / "reproduction" / "T1.png").stat().st_size > 5000
     stored = sorted(p.name for p in (tiny / "reproduction" / "T1").glob("*.json"))
     assert stored == ["iid--FedAvg.json", "iid--FedBiO.json", "iid--FedBiO__wild.json"]
 
@@ -144,6 +146,7 @@ def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
     assert "3 of 3 cells" in page
     assert "| iid | FedBiO, wild (3 of 3 seeds diverged) | " in page
     assert "50 ± 1" in page
+    assert (tiny / "docs" / "images" / "reproduction" / "T1.png").exists()
 
 
 def test_tuning_writes_the_best_rates_into_the_preset(tiny):
@@ -160,6 +163,7 @@ def test_tuning_writes_the_best_rates_into_the_preset(tiny):
 def test_bad_names(tiny):
     assert "there is no 'T2'; did you mean 'T1'?" in run("T2", code=2).stderr
     assert "reproduce needs the name of an experiment" in run(code=2).stderr
+    assert "--only nobody: no cell of T1 has this" in run("T1", "--only", "nobody", code=2).stderr
 
 
 def test_verdicts(tiny):

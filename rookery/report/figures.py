@@ -121,6 +121,9 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
                 axis.fill_between(x, y - band, y + band, color=color, alpha=0.15, linewidth=0)
             axis.set_xlabel(across)
             axis.margins(x=0.02)
+            ends = [mean[np.isfinite(mean)][-1] for _, mean, _ in curves.values() if np.isfinite(mean).any()]
+            if up.endswith("(%)") and ends and min(ends) > 50:  # where the comparison is decided, not where all start
+                axis.set_ylim(bottom=min(ends) - 10)
         for row in axes:
             row[0].set_ylabel(up)
         handles = {
