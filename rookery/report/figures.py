@@ -123,7 +123,7 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
             axis.margins(x=0.02)
             ends = [mean[np.isfinite(mean)][-1] for _, mean, _ in curves.values() if np.isfinite(mean).any()]
             if up.endswith("(%)") and ends and min(ends) > 50:  # where the comparison is decided, not where all start
-                axis.set_ylim(bottom=min(ends) - 10)
+                axis.set_ylim(min(ends) - 10, min(100.0, axis.get_ylim()[1]))
         for row in axes:
             row[0].set_ylabel(up)
         handles = {
