@@ -51,6 +51,14 @@ SLOW = (
     "test_transcriptions.py::test_fedbio[no ball-tied]",
     "test_transcriptions.py::test_fedbio_local[one step]",
     "test_transcriptions.py::test_primal_dual[no ball-1]",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[FedBiOAcc]",
+    "test_reproduce.py::test_tuning_writes_the_best",
+    "test_flower.py::test_the_iterates_are_those_of_the_simulator[FedMBO]",
+    "test_flower.py::test_the_iterates_are_those_of_the_simulator[FedNest]",
+    "test_flower.py::test_a_killed_server_goes_on",
+    "test_equalities.py::test_T16_T17_local_variants",
+    "test_fixed_points.py::test_T40_T42_fedbioacc_is_exact",
+    "test_fixed_points.py::test_T44_unequal_local_work",
 )
 """Tests that were measured to take long and have a quicker relative, or are about a command: `make test-all` runs them."""
 
