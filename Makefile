@@ -25,7 +25,7 @@ test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 test-all: $(VENV)/ready  ## and what is slow, at most 30 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not federation"
 
-test-federation: $(VENV)/ready  ## kills, losses and parity with real Flower processes: about 15 minutes
+test-federation: $(VENV)/ready  ## kills, losses and parity with real Flower processes: about 10 minutes
 	$(BIN)/python -m pytest -m federation
 
 lint: $(VENV)/ready  ## ruff and mypy
