@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -938,6 +939,22 @@ def test_what_the_adapter_counts_on():
 def test_bad_rules(field, value, message):
     with pytest.raises(ValueError, match=message):
         Rules(**{field: value})
+
+
+def test_the_quorum_of_a_deployed_run_is_a_number_or_a_share(monkeypatch, tmp_path):
+    seen = []
+
+    def note(source, config, engine, *more):
+        seen.append((engine.quorum, engine.attempts, engine.over_selection))
+        return SimpleNamespace(rounds=1)
+
+    monkeypatch.setattr("rookery.engines.flower.deploy.run_deployed", note)
+    run = importlib.import_module("rookery.commands.deploy").run_command
+    for quorum in ("1", "1.0", "0.5"):
+        run("127.0.0.1:1", str(EXAMPLE), tmp_path, quorum=quorum, attempts=2, over_selection=1.3)
+    assert [(type(each[0]), *each) for each in seen] == [(int, 1, 2, 1.3), (float, 1.0, 2, 1.3), (float, 0.5, 2, 1.3)]
+    with pytest.raises(ValueError, match=r"--quorum must be a share .* or a number such as 2, got 'most'"):
+        run("127.0.0.1:1", str(EXAMPLE), tmp_path, quorum="most")
 
 
 def test_bad_engines():
