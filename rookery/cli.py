@@ -24,7 +24,7 @@ from rookery.demo import run_demo
 from rookery.engines.flower.engine import Flower
 from rookery.history import History
 from rookery.report import final_table, plot_curves, write_page
-from rookery.reproduce import Experiment, compute, draw, experiment, experiments, stored, verdicts
+from rookery.reproduce import Experiment, compute, draw, experiment, experiments, stored, to_tune, verdicts
 from rookery.reproduce import rows as reproduction_rows
 from rookery.reproduce import save as save_cell
 from rookery.reproduce import tune as tune_method
@@ -369,11 +369,9 @@ def reproduce(
     if not which.cells(size, only or ()):
         raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
     if tune:
-        alone = which.preset.get("tuning", {}).get("setting")
-        for cell in which.cells(size, only or ()):
-            if "grid" in which.preset["methods"][cell.method] and alone in (None, cell.setting):
-                found = tune_method(which, cell.method, cell.setting, size, lanes)
-                Console().print(f"{cell.setting}/{cell.method}: {found}")
+        for setting, method in to_tune(which, size, only or ()):
+            found = tune_method(which, method, setting, size, lanes)
+            Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
         which = experiment(name)
     for cell in which.cells(size, only or ()):
         if again or stored(cell, out) is None:

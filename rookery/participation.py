@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.stats import binom
 
 from rookery.keys import STEPS, Stream
 
@@ -82,12 +81,16 @@ class Bernoulli(Participation):
 
     def slots(self, n: int) -> int:
         """All that occur but once in 10⁹ rounds (all n for up to 64 clients)."""
+        from scipy.stats import binom  # a second of everybody's start otherwise
+
         return n if n <= 64 else min(n, int(binom.isf(1e-9, n, self.probability)) + 1)
 
     def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
         """|C| from a table, then Floyd's algorithm."""
         if self.probability == 1:
             return Full().draw(key, n, round)
+        from scipy.stats import binom
+
         slots = self.slots(n)
         table = binom.cdf(np.arange(1, slots + 1), n, self.probability) - binom.pmf(0, n, self.probability)
         u = jax.random.uniform(Stream(key).key(0, "number"), (), jnp.float32)

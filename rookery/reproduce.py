@@ -198,8 +198,18 @@ def save(cell: Cell, result: Mapping[str, Any], folder: Path) -> None:
     path.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
 
 
-def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes: int = 8) -> dict[str, float]:
-    """Searches the method's grid in a setting on held-out training data, and writes the best rates into the preset."""
+def to_tune(which: Experiment, size: str = "full", only: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """(setting, method) of what ``tune`` searches for these cells: each, or each method in the one setting of all."""
+    alone = which.preset.get("tuning", {}).get("setting")
+    pairs = [(alone or cell.setting, cell.method) for cell in which.cells(size, only)]
+    return [pair for pair in dict.fromkeys(pairs) if "grid" in which.preset["methods"][pair[1]]]
+
+
+def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes: int = 8) -> dict[str, float] | None:
+    """Searches the method's grid in a setting on held-out training data, and writes the best rates into the preset.
+
+    None if every configuration diverged; the preset then says so, and keeps the rates it has.
+    """
     how = which.preset["methods"][method]
     if "grid" not in how:
         raise ValueError(f"{which.name}: {method} has no grid to search")
@@ -210,16 +220,20 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
          "rounds": max(1, round(budget.get("rounds_share", 1.0) * cell.settings.rounds))},
         cell.settings.options, cell.settings.rates,
     )  # fmt: skip
-    tried = grid(how["grid"])
-    trials = sweep(settings, tried, lanes, metric=which.metric)
-    found = best(trials, which.higher_is_better)
-    rates = best_settings(settings, found).tables()["algorithm"]
-    chosen = {name.partition(".")[0]: rates[name.partition(".")[0]] for name in found.rates}
+    trials = sweep(settings, grid(how["grid"]), lanes, metric=which.metric)
     preset = tomllib.loads((PRESETS / f"{which.name}.toml").read_text())
-    preset["methods"][method].setdefault("best", {})[setting] = chosen
-    preset["methods"][method].setdefault("held_out", {})[setting] = round(found.mean, 5)
+    written = preset["methods"][method]
+    written.setdefault("held_out", {})[setting] = "every configuration diverged"
+    found = None
+    if any(np.isfinite(trial.mean) for trial in trials):
+        found = best(trials, which.higher_is_better)
+        rates = best_settings(settings, found).tables()["algorithm"]
+        written.setdefault("best", {})[setting] = {
+            part: rates[part] for part in (n.partition(".")[0] for n in found.rates)
+        }
+        written["held_out"][setting] = round(found.mean, 5)
     write_toml(PRESETS / f"{which.name}.toml", preset)
-    return dict(found.rates)
+    return None if found is None else dict(found.rates)
 
 
 def _run(settings: Settings) -> dict[str, Any]:

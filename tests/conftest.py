@@ -63,7 +63,12 @@ SLOW = (
 """Tests that were measured to take long and have a quicker relative, or are about a command: `make test-all` runs them."""
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    whole = not any("::" in argument for argument in config.args)
+    files = {item.path.name for item in items}
+    for name in SLOW:
+        if whole and name.partition("::")[0] in files and not any(name in item.nodeid for item in items):
+            raise pytest.UsageError(f"tests/conftest.py: SLOW has {name!r}, and there is no such test")
     for item in items:
         if any(name in item.nodeid for name in SLOW):
             item.add_marker(pytest.mark.slow)

@@ -21,6 +21,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from rookery.commands.data import app
@@ -355,6 +356,14 @@ def test_load(folders, mnist):
     with pytest.raises(ValueError, match="read-only"):
         data.train_images[0] = 0
     assert left_behind(folders[1]) == []
+
+
+def test_digits_are_those_of_scikit_learn():
+    theirs = load_digits()
+    ours = digits(test_fraction=0.0)
+    order = np.random.default_rng(0).permutation(len(theirs.target))
+    np.testing.assert_array_equal(ours.train_images, theirs.images[order])
+    np.testing.assert_array_equal(ours.train_labels, theirs.target[order])
 
 
 def test_load_digits_is_shared_and_read_only():

@@ -1,5 +1,6 @@
 """The Flower engine inside one process: messages, nodes, the server's walk, and parity with the simulator."""
 
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -9,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -909,7 +911,12 @@ def test_what_the_adapter_counts_on():
     fleet = importlib.import_module("flwr.supernode.fleet_http_connection")
     utils = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
     grid = importlib.import_module("flwr.superlink.grid")
-    importlib.import_module("rookery.engines.flower.adapter")
+    adapter = importlib.import_module("rookery.engines.flower.adapter")
+    for node in ast.walk(ast.parse(inspect.getsource(adapter))):  # also what is imported where it is needed
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flwr"):
+            module = importlib.import_module(str(node.module))
+            for name in node.names:
+                assert hasattr(module, name.name) or find_spec(f"{node.module}.{name.name}"), (node.module, name.name)
     parameters = list(inspect.signature(fleet.http_request_response).parameters)
     assert parameters[:4] == ["server_address", "insecure", "root_certificates", "authentication_keys"]
     assert "flwr_exit(" in inspect.getsource(fleet.http_request_response)

@@ -73,7 +73,8 @@ x0 = np.full(4, 0.25, np.float32) if "KIND" == "weighting" else np.array([0.6, -
 def rows(seed, size):
     rng = np.random.default_rng(seed)
     made = {"a": 0.5 * rng.standard_normal((size, 2)), "b": rng.standard_normal((size, 2)), "s": rng.uniform(0.5, 1.5, size)}
-    return {name: values.astype(np.float32) for name, values in made.items()}
+    secret = np.tile(np.frombuffer(b"planted-in-the-data", np.uint8), (size, 1))
+    return {"secret": secret, **{name: values.astype(np.float32) for name, values in made.items()}}
 
 def load_client(partition, num_partitions):
     data = rows(partition, 4), rows(100 + partition, 3)
@@ -133,6 +134,15 @@ def children():
     return found
 
 
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """Where nodes keep what they compiled: not in the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
     before = children()
@@ -161,10 +171,11 @@ SIX = ["MeFBO", "FedBiOAcc", "FedNest", "FedBiO-Local", "FedSGDA-M", "PrimalDual
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIX)
-def test_processes_give_the_iterates_of_the_simulator(tmp_path, name):
+def test_processes_give_the_iterates_of_the_simulator(tmp_path, cache, name):
     world = World(tmp_path, rk.algorithms[name]())
     engine = rk.Flower(nodes=2, problem=str(world.file), folder=tmp_path / "nodes")
     assert_same(world.solve(10, engine=engine), world.solve(10))
+    assert any((cache / "rookery" / "compiled").rglob("*-cache")), "the next node of this kind starts sooner"
 
 
 @pytest.mark.slow
@@ -327,8 +338,15 @@ def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients
 def test_a_tenth_of_the_answers_is_lost_for_thirty_rounds(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world, ("0", "1", "2", "3")) as here:
-        engine, seen = watched(here.address, drop=0.1, quorum=0.5)
+        stored = set()
+
+        def look(round):  # at all that has passed through the SuperLink and is in its database
+            content = b"".join(path.read_bytes() for path in here.group.folder.glob("superlink.db*"))
+            stored.update(part for part in (b"FedBiO-Local", b"planted-in-the-data") if part in content)
+
+        engine, seen = watched(here.address, drop=0.1, quorum=0.5, before=look)
         found = world.solve(30, participation=3, engine=engine)
+    assert stored == {b"FedBiO-Local"}, "what is sent can be seen there, and nothing of the data is sent"
     assert len(seen[0].trace) == 30
     assert sum(seen[0].left_out.values()) >= 3
     assert_same(found, world.replayed(30, seen[0].trace))

@@ -2,12 +2,15 @@
 
 import logging
 import os
+import platform
 import signal
 import threading
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from rookery.datasets.files import user_cache
 
 
 def node(
@@ -38,6 +41,7 @@ def node(
     os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
     from rookery.engines.flower.adapter import serve
 
+    keep_compiled()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else every look for messages is a line
     clients = partitions(partition)
@@ -55,6 +59,19 @@ def node(
         typer.echo(f"{hosted.name} (process {os.getpid()}, Flower's node {number}) hosts clients {partition}")
 
     serve(superlink, hosted.answer, stop, certificates=root, key=key, patience=patience, admitted=admitted)
+
+
+def keep_compiled() -> None:
+    """Compiled functions outlive the process: a node that starts again begins with what the last one had.
+
+    They are kept in the user's cache, apart for each machine, or where ``JAX_COMPILATION_CACHE_DIR`` says.
+    """
+    import jax
+
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str(user_cache() / "compiled" / platform.node()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def partitions(text: str) -> list[int]:

@@ -29,15 +29,20 @@ class FileState:
     found: tuple[str, ...] = ()
 
 
-def cache_folder(name: str) -> Path:
-    """Where the files of this data set are kept that the user has not put somewhere."""
+def user_cache() -> Path:
+    """Where this package keeps what can be had again."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():  # also when it is not set; the XDG rules ignore a relative path
         try:
             base = Path.home() / ".cache"
         except RuntimeError as error:
             raise DataError(f"no cache folder: {error}; set ROOKERY_DATA or XDG_CACHE_HOME") from error
-    return base / "rookery" / "data" / name
+    return base / "rookery"
+
+
+def cache_folder(name: str) -> Path:
+    """Where the files of this data set are kept that the user has not put somewhere."""
+    return user_cache() / "data" / name
 
 
 def locate(dataset: str, file: DataFile) -> tuple[Path, tuple[str, ...]] | None:

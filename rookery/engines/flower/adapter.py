@@ -1,7 +1,8 @@
 """The only file that uses modules of Flower that are not public: they are those of ``flwr`` 1.41.
 
 A node speaks the SuperLink's Fleet API itself, so that its process and its compiled functions live on from message to
-message; the server opens a run through the Control API and then holds a ``Grid`` in its own process.
+message; the server opens a run through the Control API and then holds a ``Grid`` in its own process. What only the
+server needs is imported by it alone: it takes half a second of a node's start.
 """
 
 import hashlib
@@ -11,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flwr.app import Error, Message
-from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import context_from_proto, context_to_proto, fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import StartRunRequest
@@ -36,11 +36,13 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 from flwr.supernode import fleet_http_connection
 
 from rookery.engines.flower.grid import TYPE, unwrapped, wrapped
 from rookery.engines.flower.processes import NotAdmitted, wait_until_reachable
+
+if TYPE_CHECKING:
+    from flwr.superlink.grid import HttpGrid
 
 log = logging.getLogger("rookery.flower")
 
@@ -94,9 +96,18 @@ clientapp = "rookeryrun.app:client"
 """
 
 
+def ready_to_serve() -> None:
+    """Imports what the server needs: a second, best spent while a SuperLink starts."""
+    import flwr.cli.build
+    import flwr.superlink.grid  # noqa: F401
+
+
 @contextmanager
 def open_run(address: str, certificates: bytes | None = None, patience: float = 30.0) -> Iterator[Grid]:
     """A new run on a SuperLink (started with ``--isolation process``) and the ``Grid`` of its server: this process."""
+    from flwr.superlink.grid import HttpGrid
+
+    bundle = _bundle()
     wait_until_reachable(address, certificates, patience)
     insecure = certificates is None
     control = ControlHttpClient.from_server_address(
@@ -110,7 +121,7 @@ def open_run(address: str, certificates: bytes | None = None, patience: float = 
         retry_invoker=make_simple_http_retry_invoker(),
     )
     try:
-        run = control.StartRun(StartRunRequest(fab=fab_to_proto(_bundle()))).run_id
+        run = control.StartRun(StartRunRequest(fab=fab_to_proto(bundle))).run_id
         grid = HttpGrid(address, insecure, certificates, token=_token(runtime, run, patience))
     finally:
         runtime.close()
@@ -120,6 +131,8 @@ def open_run(address: str, certificates: bytes | None = None, patience: float = 
 
 
 def _bundle() -> Fab:
+    from flwr.cli.build import build_fab_from_files
+
     content, _ = build_fab_from_files(
         {
             "pyproject.toml": _PROJECT.encode(),
@@ -144,7 +157,7 @@ def _token(runtime: RuntimeHttpClient, run: int, patience: float) -> str:
 
 
 @contextmanager
-def _at_work(grid: HttpGrid) -> Iterator[None]:
+def _at_work(grid: "HttpGrid") -> Iterator[None]:
     client = grid._runtime_client
     heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
     heartbeat.start()

@@ -118,11 +118,11 @@ class Flower(Remote):
     @contextmanager
     def connect(self, run: "Prepared") -> Iterator[Transport]:
         """Opens a run on the SuperLink; starts it, and the nodes, if there is none."""
-        from rookery.engines.flower.adapter import open_run
-        from rookery.engines.flower.grid import OverGrid
-
         logging.getLogger("flwr").setLevel(logging.ERROR)
         if self.superlink is not None:
+            from rookery.engines.flower.adapter import open_run
+            from rookery.engines.flower.grid import OverGrid
+
             root = None if self.certificates is None else self.certificates.read_bytes()
             with open_run(self.superlink, root) as grid:
                 yield OverGrid(grid)
@@ -134,6 +134,10 @@ class Flower(Remote):
             start_superlink(group, int(address.rpartition(":")[2]))
             if self.problem is not None:
                 self._start_processes(group, address, run.setting.clients.n)
+            from rookery.engines.flower.adapter import open_run, ready_to_serve
+            from rookery.engines.flower.grid import OverGrid
+
+            ready_to_serve()
             wait_for_superlink(group, f"http://{address}")
             if self.problem is None:
                 stack.enter_context(self._threads(address, run, folder))
