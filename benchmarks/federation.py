@@ -15,7 +15,7 @@ from typing import Any
 
 import rookery as rk
 from rookery.engines.flower.engine import Flower
-from rookery.engines.flower.processes import free_port, quiet_environment, started, wait_for_superlink
+from rookery.engines.flower.processes import run_stock, started
 from rookery.engines.flower.server import Federation
 from rookery.engines.simulator import State
 from rookery.settings import Settings, resolve, write_toml
@@ -79,24 +79,9 @@ def stock(folder: Path) -> float:
     subprocess.run(
         [programs / "rookery", "deploy", "init", app, "--problem", problem], check=True, stdout=subprocess.DEVNULL
     )
+    config = f'algorithm="MeFBO" rounds=4 every=1 participants="all" batch-size="8" out="{out}"'
     with started(folder / "site") as group:
-        port = free_port()
-        common = ["--insecure", "--host", "127.0.0.1"]
-        link = [*common, "--port", str(port), "--disable-runtime-dependency-installation"]
-        group.start("superlink", [str(programs / "flower-superlink"), *link])
-        wait_for_superlink(group, f"http://127.0.0.1:{port}")
-        for client in range(2):
-            own = f'partition-id={client} folder="{folder / "nodes" / str(client)}"'
-            mine = [*common, "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()), "--node-config", own]
-            group.start(f"supernode-{client}", [str(programs / "flower-supernode"), *mine])
-        home = group.folder / "flower"
-        home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-        config = f'algorithm="MeFBO" rounds=4 every=1 participants="all" batch-size="8" out="{out}"'
-        subprocess.run(
-            [programs / "flwr", "run", app, "here", "--run-config", config, "--stream"],
-            env=quiet_environment(home), stdout=subprocess.DEVNULL, timeout=600, check=True,
-        )  # fmt: skip
+        run_stock(app, group, 2, config).check_returncode()
     with (out / "history.csv").open() as file:
         seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
     return statistics.median(b - a for a, b in itertools.pairwise(seconds))

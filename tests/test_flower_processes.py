@@ -29,6 +29,7 @@ from rookery.engines.flower.processes import (
     Started,
     free_port,
     quiet_environment,
+    run_stock,
     start_superlink,
     started,
     wait_for_superlink,
@@ -468,25 +469,9 @@ def test_an_ordinary_flower_app(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     app, out = tmp_path / "the-app", tmp_path / "out"
     rookery("init", str(app), "--problem", str(world.file))
+    config = f'algorithm="FedBiO-Local" rounds=3 every=3 participants="2" batch-size="2" seed=3 out="{out}"'
     with started(tmp_path / "site") as group:
-        port = free_port()
-        address = f"127.0.0.1:{port}"
-        common = ["--insecure", "--host", "127.0.0.1"]
-        link = [*common, "--port", str(port), "--disable-runtime-dependency-installation"]
-        group.start("superlink", [flower("flower-superlink"), *link])
-        wait_for_superlink(group, f"http://{address}")
-        for client in range(N):
-            config = f'partition-id={client} folder="{tmp_path / "nodes" / str(client)}"'
-            mine = [*common, "--superlink", address, "--port", str(free_port()), "--node-config", config]
-            group.start(f"supernode-{client}", [flower("flower-supernode"), *mine])
-        home = group.folder / "flower"
-        home.mkdir(exist_ok=True)
-        (home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
-        config = f'algorithm="FedBiO-Local" rounds=3 every=3 participants="2" batch-size="2" seed=3 out="{out}"'
-        done = subprocess.run(
-            [flower("flwr"), "run", str(app), "here", "--run-config", config, "--stream"],
-            env=quiet_environment(home), capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
+        done = run_stock(app, group, N, config)
         told = done.stdout + done.stderr
         assert (out / "result.safetensors").exists(), told[-3000:]
     found = load_file(out / "result.safetensors")

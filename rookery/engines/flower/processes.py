@@ -125,12 +125,35 @@ def started(folder: Path) -> Iterator[Started]:
 
 def start_superlink(group: Started, port: int, more: Sequence[str] = ("--insecure",), host: str = "127.0.0.1") -> None:
     """A SuperLink of our own: no code of a run is executed by it or installed for it."""
-    beside = Path(sys.executable).with_name("flower-superlink")
-    program = str(beside) if beside.exists() else shutil.which("flower-superlink")
-    if program is None:
-        raise ImportError('flower-superlink is not on the path: pip install "rookery[flower]"')
     fixed = ["--isolation", "process", "--disable-runtime-dependency-installation"]
-    group.start("superlink", [program, *more, "--host", host, "--port", str(port), *fixed])
+    group.start("superlink", [_program("flower-superlink"), *more, "--host", host, "--port", str(port), *fixed])
+
+
+def run_stock(app: Path, group: Started, clients: int, config: str) -> subprocess.CompletedProcess[str]:
+    """``flwr run`` of an app, on Flower's own programs on this machine: a SuperLink, and a SuperNode for each client."""
+    port, home = free_port(), group.folder / "flower"
+    address, common = f"127.0.0.1:{port}", ["--insecure", "--host", "127.0.0.1"]
+    link = [*common, "--port", str(port), "--disable-runtime-dependency-installation"]
+    group.start("superlink", [_program("flower-superlink"), *link])
+    wait_for_superlink(group, f"http://{address}")
+    for client in range(clients):
+        own = f'partition-id={client} folder="{group.folder / f"client-{client}"}"'
+        node = [*common, "--superlink", address, "--port", str(free_port()), "--node-config", own]
+        group.start(f"supernode-{client}", [_program("flower-supernode"), *node])
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
+    return subprocess.run(
+        [_program("flwr"), "run", str(app), "here", "--run-config", config, "--stream"],
+        env=quiet_environment(home), capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    program = str(beside) if beside.exists() else shutil.which(name)
+    if program is None:
+        raise ImportError(f'{name} is not on the path: pip install "rookery[flower]"')
+    return program
 
 
 def wait_for_superlink(group: Started, url: str, patience: float = 60.0) -> None:
