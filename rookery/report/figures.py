@@ -115,10 +115,7 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
         for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
             axis.set_title(title)
             for name, (where, mean, deviation) in curves.items():
-                color, dashes = line_style(names.index(name))
-                x, y, band = np.asarray(where), mean, np.nan_to_num(deviation)
-                axis.plot(x, y, color=color, linestyle=(0, dashes) if dashes else "-", linewidth=1.1, label=name)
-                axis.fill_between(x, y - band, y + band, color=color, alpha=0.15, linewidth=0)
+                _band(axis, names.index(name), name, (where, mean, deviation))
             axis.set_xlabel(across)
             axis.margins(x=0.02)
             ends = [mean[np.isfinite(mean)][-1] for _, mean, _ in curves.values() if np.isfinite(mean).any()]
@@ -136,6 +133,14 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
         plt.close(figure)
 
 
+def _band(axis: Axes, number: int, name: str, curve: Curve) -> None:
+    where, mean, deviation = np.asarray(curve[0]), curve[1], np.nan_to_num(curve[2])
+    color, dashes = line_style(number)
+    pattern = (0, dashes) if dashes else "-"
+    axis.plot(where, mean, color=color, linestyle=pattern, linewidth=1.2, label=name, marker="." * (len(mean) == 1))
+    axis.fill_between(where, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
+
+
 def _draw(axis: Axes, runs: Mapping[str, History], metric: str, cost: str, unit: float) -> None:
     totals = [spent(history, cost)[-1] for history in runs.values()]
     # Costs that differ by far are only comparable on a logarithmic scale; round 0 has cost 0 and falls out of it.
@@ -143,11 +148,7 @@ def _draw(axis: Axes, runs: Mapping[str, History], metric: str, cost: str, unit:
     for number, (name, history) in enumerate(runs.items()):
         where, over = spent(history, cost), summary(history, metric)
         shown = np.isfinite(over.mean) & ((where > 0) | (not logarithmic))
-        where, mean, band = where[shown], unit * over.mean[shown], unit * np.nan_to_num(over.deviation[shown])
-        color, dashes = line_style(number)
-        pattern = (0, dashes) if dashes else "-"
-        axis.plot(where, mean, color=color, linestyle=pattern, linewidth=1.2, label=name, marker="." * (len(mean) == 1))
-        axis.fill_between(where, mean - band, mean + band, color=color, alpha=0.15, linewidth=0)
+        _band(axis, number, name, (where[shown], unit * over.mean[shown], unit * over.deviation[shown]))
     if logarithmic:
         axis.set_xscale("log")
         low, high = axis.get_xlim()
