@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from rookery import reproduce
 from rookery.cli import app
 from rookery.datasets import DATASETS
+from rookery.sweep import Trial
 
 ROOT = Path(__file__).parent.parent
 NAMES = list(reproduce.experiments())
@@ -158,6 +159,27 @@ def test_tuning_writes_the_best_rates_into_the_preset(tiny):
     assert cell.settings.rates["eta_y"] == 0.3
     assert cell.settings.held_out is False
     assert (tiny / "reproduction" / "T1" / "quick" / "iid--FedBiO.json").exists()
+
+
+def test_a_method_whose_rates_all_diverge_keeps_those_it_has_and_the_preset_says_so(tiny, monkeypatch):
+    def diverges(settings, rates, *more, **options):
+        return [Trial(each, np.array([np.nan])) for each in rates]
+
+    monkeypatch.setattr(reproduce, "sweep", diverges)
+    assert reproduce.tune(reproduce.experiment("T1"), "FedBiO", "iid") is None
+    method = reproduce.experiment("T1").preset["methods"]["FedBiO"]
+    assert "best" not in method
+    assert method["held_out"] == {"iid": "every configuration diverged"}
+
+
+def test_what_is_tuned(tiny):
+    which = reproduce.experiment("T1")
+    assert reproduce.to_tune(which) == [("iid", "FedBiO")]
+    assert reproduce.to_tune(which, only=["FedAvg"]) == []
+    more = {**which.preset, "settings": {"iid": {}, "shards": {"task": {"split": "shards"}}}}
+    assert reproduce.to_tune(replace(which, preset=more)) == [("iid", "FedBiO"), ("shards", "FedBiO")]
+    alone = replace(which, preset={**more, "tuning": {"setting": "iid"}})
+    assert reproduce.to_tune(alone, only=["shards/"]) == [("iid", "FedBiO")]
 
 
 def test_bad_names(tiny):
