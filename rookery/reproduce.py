@@ -320,18 +320,25 @@ class Verdict:
 
 
 def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdict]:
-    """The claims of the preset, tested by a paired one-sided t-test over seeds at the last column."""
+    """The claims of the preset, tested by a paired one-sided t-test over seeds.
+
+    At the last column, or where the claim says ``better_at`` and ``worse_at``: the papers do not all count alike.
+    """
     results = {(c.setting, c.method): stored(c, folder) for c in which.cells(size)}
     last = str(which.at(size)[-1])
     found = []
     for claim in which.preset.get("claims", []):
         for setting in claim.get("settings", list(which.preset["settings"])):
             pair = [results.get((setting, claim[side])) for side in ("better", "worse")]
-            if pair[0] is None or pair[1] is None:
+            points = [str(claim.get(f"{side}_at", last)) for side in ("better", "worse")]
+            sides = [r["values"].get(point) for r, point in zip(pair, points, strict=True) if r is not None]
+            if len(sides) < 2 or None in sides:
                 continue
-            a, b = ([np.nan if v is None else v for v in each["values"][last]] for each in pair if each is not None)
+            a, b = ([np.nan if v is None else v for v in values] for values in sides)
             common = min(len(a), len(b))  # a slow method may have fewer seeds, which are the first ones
-            found.append(_verdict(which, setting, claim, np.array(a[:common]), np.array(b[:common])))
+            told = {side: claim[side] + (f" after {claim[f'{side}_at']}" if f"{side}_at" in claim else "")
+                    for side in ("better", "worse")}  # fmt: skip
+            found.append(_verdict(which, setting, told, np.array(a[:common]), np.array(b[:common])))
     return found
 
 
