@@ -202,6 +202,26 @@ def test_verdicts(tiny):
     np.testing.assert_allclose(reproduce._verdict(which, "iid", claim, a, b).difference, 10.0, atol=0.5)
 
 
+def test_a_claim_may_compare_different_columns(tiny):
+    which = reproduce.experiment("T1")
+    claims = [
+        {"better": "FedBiO", "worse": "FedAvg", "better_at": 4, "worse_at": 2},
+        {"better": "FedBiO", "worse": "FedAvg"},
+        {"better": "FedBiO", "worse": "FedAvg", "better_at": 3},  # there is no such column
+    ]
+    which = replace(which, preset={**which.preset, "claims": claims})
+    values = {
+        "FedBiO": {"2": [0.1, 0.2, 0.15], "4": [0.5, 0.6, 0.5]},
+        "FedAvg": {"2": [0.3, 0.4, 0.2], "4": [0.7, 0.8, 0.9]},
+    }
+    for cell in which.cells():
+        if cell.method in values:
+            reproduce.save(cell, {"digest": cell.digest, "values": values[cell.method]}, tiny)
+    first, second = reproduce.verdicts(which, tiny)
+    assert (first.better, first.worse, first.holds) == ("FedBiO after 4", "FedAvg after 2", "yes")
+    assert (second.better, second.holds) == ("FedBiO", "reversed")
+
+
 def test_the_page_is_current():
     assert (ROOT / "docs" / "reproduction.md").read_text() == reproduce.markdown(ROOT / "reproduction"), (
         "run: rookery reproduce --write-docs"
