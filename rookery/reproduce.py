@@ -220,7 +220,7 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
          "rounds": max(1, round(budget.get("rounds_share", 1.0) * cell.settings.rounds))},
         cell.settings.options, cell.settings.rates,
     )  # fmt: skip
-    trials = sweep(settings, grid(how["grid"]), lanes, metric=which.metric)
+    trials = sweep(settings, _grid(how, setting), lanes, metric=which.metric)
     preset = tomllib.loads((PRESETS / f"{which.name}.toml").read_text())
     written = preset["methods"][method]
     written.setdefault("held_out", {})[setting] = "every configuration diverged"
@@ -234,6 +234,11 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
         written["held_out"][setting] = round(found.mean, 5)
     write_toml(PRESETS / f"{which.name}.toml", preset)
     return None if found is None else dict(found.rates)
+
+
+def _grid(how: Mapping[str, Any], setting: str) -> list[dict[str, float]]:
+    """The configurations to try: those of the setting (``grids``), or of all."""
+    return grid(how.get("grids", {}).get(setting, how["grid"]))
 
 
 def _run(settings: Settings) -> dict[str, Any]:
@@ -276,7 +281,7 @@ def rows(which: Experiment, folder: Path, size: str = "full") -> list[Row]:
 def _tried(which: Experiment, cell: Cell) -> str:
     how = which.preset["methods"][cell.method]
     searched = {cell.setting, which.preset.get("tuning", {}).get("setting")} & set(how.get("held_out", {}))
-    return str(len(grid(how["grid"]))) if searched else "none"
+    return str(len(_grid(how, searched.pop()))) if searched else "none"
 
 
 def _scale(which: Experiment) -> float:

@@ -719,7 +719,13 @@ def _bar(
                 told["speed"] = f"{speed:.3g} rounds/s"
             if metrics is not None:
                 shown = list(metrics.items())[:2]
-                told["metrics"] = "  ".join(f"{name} {np.nanmean(value):.4g}" for name, value in shown)
+                told["metrics"] = "  ".join(f"{name} {_mean(value):.4g}" for name, value in shown)
             bar.update(task, advance=made, **told)
 
         yield show
+
+
+def _mean(values: Any) -> float:
+    """Over the lanes that go on; NaN if none does."""
+    finite = np.asarray(values, float)[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")
