@@ -228,9 +228,8 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
     if any(np.isfinite(trial.mean) for trial in trials):
         found = best(trials, which.higher_is_better)
         rates = best_settings(settings, found).tables()["algorithm"]
-        written.setdefault("best", {})[setting] = {
-            part: rates[part] for part in (n.partition(".")[0] for n in found.rates)
-        }
+        before = written.setdefault("best", {}).get(setting, {})  # rates that were searched around, not over
+        written["best"][setting] = before | {part: rates[part] for part in (n.partition(".")[0] for n in found.rates)}
         written["held_out"][setting] = round(found.mean, 5)
     write_toml(PRESETS / f"{which.name}.toml", preset)
     return None if found is None else dict(found.rates)

@@ -151,9 +151,12 @@ def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
 
 
 def test_tuning_writes_the_best_rates_into_the_preset(tiny):
+    file = tiny / "presets" / "T1.toml"
+    file.write_text(file.read_text() + "\n[methods.FedBiO.best.iid]\neta_z = 0.02\n")  # around this it is searched
     run("T1", "--quick", "--tune", "--only", "iid/FedBiO", "--lanes", "4")
     method = reproduce.experiment("T1").preset["methods"]["FedBiO"]
     assert method["best"]["iid"]["eta_y"] == 0.3  # 1e30 diverges
+    assert method["best"]["iid"]["eta_z"] == 0.02
     assert method["best"]["iid"]["eta_x"] in (0.1, 0.3)
     cell = next(c for c in reproduce.experiment("T1").cells() if c.method == "FedBiO")
     assert cell.settings.rates["eta_y"] == 0.3
