@@ -353,7 +353,7 @@ def _verdict(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.nd
     if not np.isfinite(a).all() or not np.isfinite(b).all():
         wins, losses = int((sign * (a - b) > 0).sum()), int((sign * (a - b) < 0).sum())
         p = float(stats.binomtest(wins, wins + losses, alternative="greater").pvalue) if wins + losses else 1.0
-        difference = float("inf") if wins > losses else float("-inf")
+        difference = sign * (float("inf") if wins > losses else float("-inf"))
     else:
         gain = sign * (a - b)
         difference = float(_scale(which) * (a - b).mean())
