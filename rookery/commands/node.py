@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rookery.datasets.files import user_cache
+from rookery.datasets.files import DataError, user_cache
 
 
 def node(
@@ -69,7 +69,11 @@ def keep_compiled() -> None:
     import jax
 
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(user_cache() / "compiled" / platform.node()))
+        try:
+            folder = user_cache() / "compiled" / platform.node()
+        except DataError:  # a user without a home: every start compiles anew
+            return
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
