@@ -55,13 +55,14 @@ class Timed(Flower):
             yield federation
 
 
-def warm(folder: Path) -> tuple[float, float, float]:
+def warm(folder: Path, processes: bool = True) -> tuple[float, float, float]:
     """Seconds to the first exchange, to the end of the first round, and of an exchange after that (the median)."""
+    folder.mkdir()
     chosen = settings()
     problem = folder / "settings.toml"
     write_toml(problem, chosen.tables())
     task = chosen.make_tasks()[0]
-    engine = Timed(nodes=2, problem=str(problem))
+    engine = Timed(nodes=2, problem=str(problem) if processes else None)
     start = time.perf_counter()
     rk.solve(
         task.problem, chosen.make_algorithm(), task.clients, task.x0, task.y0, rounds=ROUNDS, every=ROUNDS, batch_size=8,
@@ -92,16 +93,16 @@ def measure() -> dict[str, tuple[float, float | None]]:
     """What was measured, with its goal if it has one. Nodes start twice: with nothing compiled, then not."""
     with tempfile.TemporaryDirectory(prefix="rookery-") as folder:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(folder) / "compiled")
-        starts = []
-        for name in ("new", "again"):
-            (Path(folder) / name).mkdir()
-            starts.append(warm(Path(folder) / name))
+        new, new_done, _ = warm(Path(folder) / "new")
+        again, again_done, exchange = warm(Path(folder) / "again")
+        threads, _, by_threads = warm(Path(folder) / "threads", processes=False)
         (Path(folder) / "stock").mkdir()
         beside = stock(Path(folder) / "stock")
-    (new, new_done, _), (again, again_done, exchange) = starts
     return {
         "Flower, two warm nodes, 640 kB each way: seconds an exchange": (exchange, 0.5),
-        "Flower: seconds from rk.solve to the first exchange": (again, 5.0),
+        "Flower, nodes as threads (the default): seconds an exchange": (by_threads, 0.5),
+        "Flower, nodes as threads: seconds from rk.solve to the first exchange": (threads, 5.0),
+        "Flower, nodes as processes: seconds from rk.solve to the first exchange": (again, 5.0),
         "Flower: the same for a problem that is new to this machine": (new, 5.0),
         "Flower: seconds from rk.solve to the end of round 1": (again_done, None),
         "Flower: the same for a problem that is new to this machine, in which nodes compile": (new_done, None),
