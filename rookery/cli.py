@@ -373,9 +373,10 @@ def reproduce(
             found = tune_method(which, method, setting, size, lanes)
             Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
         which = experiment(name)
-    for cell in which.cells(size, only or ()):
-        if again or stored(cell, out) is None:
-            save_cell(cell, compute(cell, (which.axis, which.at(size)), which.metric), out)
+    due = [cell for cell in which.cells(size, only or ()) if again or stored(cell, out) is None]
+    for number, cell in enumerate(due, 1):
+        Console().print(f"{number} of {len(due)}: {cell.setting}/{cell.method}")
+        save_cell(cell, compute(cell, (which.axis, which.at(size)), which.metric), out)
     _show_experiment(which, out, size)
     figure = out / f"{name}.png"
     draw(which, out, figure, size)
@@ -384,12 +385,16 @@ def reproduce(
 
 def _show_experiment(which: Experiment, out: Path, size: str) -> None:
     told = "" if size == "full" else " (a smaller version)"
-    table = Table(title=f"{which.name}: {which.title}{told}")
-    columns = [f"{point}" for point in which.at(size)]
-    for column in ("setting", "method", *columns, *which.also, *(f"published {c}" for c in columns), ""):
+    rows = reproduction_rows(which, out, size)
+    below = "below each what was published" if any(any(row.published) for row in rows) else None
+    table = Table(title=f"{which.name}: {which.title}{told}", caption=below)
+    for column in ("setting", "method", *map(str, which.at(size)), *which.also):
         table.add_column(column, justify="left" if column in ("setting", "method") else "right")
-    for row in reproduction_rows(which, out, size):
-        table.add_row(row.setting, row.method, *row.ours, *row.also, *row.published, row.note)
+    for row in rows:
+        method = row.method + (f" ({row.note})" if row.note else "")
+        pairs = zip(row.ours, row.published, strict=True)
+        values = [f"{ours}\n[dim]{published}[/dim]" if published else ours for ours, published in pairs]
+        table.add_row(row.setting, method, *values, *row.also)
     Console().print(table)
     for v in verdicts(which, out, size):
         Console().print(f"{v.setting}: {v.better} better than {v.worse}: {v.difference:+.3g}, p = {v.p:.2g}: {v.holds}")

@@ -253,6 +253,15 @@ def hear_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # it is ignored where the tests run in the background of a script
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled(tmp_path_factory):
+    """Commands that are started one after the other compile once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        yield
+
+
 def command(*arguments, **how):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
     return subprocess.Popen(
