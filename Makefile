@@ -23,10 +23,10 @@ test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/ready  ## and what is slow, at most 30 minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not federation"
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-federation: $(VENV)/ready  ## kills, losses and parity with real Flower processes: about 10 minutes
-	$(BIN)/python -m pytest -m federation
+test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: about 10 minutes
+	$(BIN)/python -m pytest tests/test_flower_processes.py
 
 lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff check .

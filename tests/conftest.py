@@ -72,5 +72,3 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if any(name in item.nodeid for name in SLOW):
             item.add_marker(pytest.mark.slow)
-        if "test_flower_processes.py" in item.nodeid and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.federation)

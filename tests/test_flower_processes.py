@@ -1,4 +1,4 @@
-"""The Flower engine with a real SuperLink and real nodes. What kills processes or takes long is slow."""
+"""The Flower engine with a real SuperLink and real nodes. What takes long is slow; faults are ``federation``."""
 
 import contextlib
 import importlib
@@ -200,6 +200,7 @@ def test_everything_is_stopped_after_an_error(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.federation
 def test_a_node_of_ours_that_dies_is_started_again(tmp_path, caplog):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     folder = tmp_path / "nodes"
@@ -302,6 +303,7 @@ def watched(address, **how):
 
 
 @pytest.mark.slow
+@pytest.mark.federation
 def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients_keep(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world) as here:
@@ -336,6 +338,7 @@ def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients
 
 
 @pytest.mark.slow
+@pytest.mark.federation
 def test_a_tenth_of_the_answers_is_lost_for_thirty_rounds(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world, ("0", "1", "2", "3")) as here:
@@ -365,6 +368,7 @@ def test_a_node_that_always_sends_nan_is_left_out(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.federation
 def test_a_superlink_that_is_killed_and_restarted_on_its_database(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world) as here:
@@ -394,6 +398,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.federation
 def test_a_server_that_is_killed_and_resumed(tmp_path):
     script, folder = tmp_path / "server.py", tmp_path / "run"
     script.write_text(SERVER)
@@ -464,6 +469,7 @@ def flower(program):
 
 
 @pytest.mark.slow
+@pytest.mark.federation
 def test_an_ordinary_flower_app(tmp_path):
     """The app that ``rookery deploy init`` writes, on Flower's own programs alone."""
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
