@@ -357,7 +357,9 @@ def _verdict(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.nd
     else:
         gain = sign * (a - b)
         difference = float(_scale(which) * (a - b).mean())
-        if len(gain) < 2 or np.ptp(gain) == 0:
+        if len(gain) < 2:
+            p = float("nan")  # one seed decides nothing
+        elif np.ptp(gain) == 0:
             p = 0.0 if gain.mean() > 0 else 1.0
         else:
             p = float(stats.ttest_1samp(gain, 0, alternative="greater").pvalue)
