@@ -100,12 +100,12 @@ Curve = tuple[Sequence[float], np.ndarray, np.ndarray]
 
 
 def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str, path: str | os.PathLike[str]) -> None:
-    """A panel for each setting with a curve for each method, up to three side by side.
+    """A panel for each setting with a curve for each method, up to three side by side (of four, two).
 
     A method has the same colour in all panels. ``across`` and ``up`` are the labels of the axes.
     """
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     with plt.rc_context(_STYLE):
         size = (3.2 * columns, 2.3 * rows + 0.5)
