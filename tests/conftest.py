@@ -59,6 +59,12 @@ SLOW = (
     "test_equalities.py::test_T16_T17_local_variants",
     "test_fixed_points.py::test_T40_T42_fedbioacc_is_exact",
     "test_fixed_points.py::test_T44_unequal_local_work",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[FedNest]",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[CommFedBiO]",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[SUSTAIN-CW]",
+    "test_stochastic.py::test_T50_fedbioacc_noise_recursion",
+    "test_baselines_localbs.py::test_T18_local_bsgvr_with_one_client",
+    "test_baselines_localbs.py::test_local_bsgm_is_local_bsgvr",
 )
 """Tests that were measured to take long and have a quicker relative, or are about a command: `make test-all` runs them."""
 
