@@ -167,7 +167,8 @@ def test_nodes_in_this_process(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("node-")]
 
 
-SIX = ["MeFBO", "FedBiOAcc", "FedNest", "FedBiO-Local", "FedSGDA-M", "PrimalDual"]
+LONG = [pytest.param(name, marks=pytest.mark.federation) for name in ("MeFBO", "FedBiOAcc", "FedNest")]
+SIX = [*LONG, "FedBiO-Local", "FedSGDA-M", "PrimalDual"]
 
 
 @pytest.mark.slow
