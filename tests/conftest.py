@@ -65,6 +65,38 @@ SLOW = (
     "test_stochastic.py::test_T50_fedbioacc_noise_recursion",
     "test_baselines_localbs.py::test_T18_local_bsgvr_with_one_client",
     "test_baselines_localbs.py::test_local_bsgm_is_local_bsgvr",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[FedSGDA-M]",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[FedBiO-Local]",
+    "test_contract.py::test_every_algorithm_keeps_the_contract[PrimalDual]",
+    "test_stochastic.py::test_T53_variance_of_the_aggregate",
+    "test_stochastic.py::test_T57_client_weights",
+    "test_stochastic.py::test_T50_fedsgda_m_noise",
+    "test_baselines_bilevel.py::test_T29_the_random_term",
+    "test_baselines_bilevel.py::test_T54_aggitd",
+    "test_baselines_bilevel.py::test_fednest_with_the_series_of_the_code",
+    "test_transcriptions.py::test_fedbioacc[no ball-3-None]",
+    "test_transcriptions.py::test_fedbioacc_local[3]",
+    "test_baselines_localbs.py::test_adafbio_without",
+    "test_baselines_localbs.py::test_T08_counters",
+    "test_equalities.py::test_T17_local_variants_with_several",
+    "test_equalities.py::test_T13_fedbioacc_that_forgets_is_fedbio_for_one_local_step_or_one_client[1]",
+    "test_flower.py::test_the_iterates_are_those_of_the_simulator[FedBiOAcc]",
+    "test_cli.py::test_compare",
+    "test_cli.py::test_a_run_that_diverges",
+    "test_engine.py::test_T03_T09_T10[F",
+    "test_engine.py::test_T03_T09_T10[L",
+    "test_engine.py::test_T03_T09_T10[D",
+    "test_engine.py::test_T03_T09_T10[S",
+    "test_small_problems.py::test_bilevel[0]",
+    "test_engine.py::test_a_diverged_lane",
+    "test_flower.py::test_a_loss_with_randomness",
+    "test_flower.py::test_clients_of_unequal_sizes",
+    "test_flower.py::test_a_participant_that_is_lost",
+    "test_fixed_points.py::test_T40_T42_exact_with_one_local_step_or_equal_clients_else_biased_in_the_client_step[LA-ASFBO]",
+    "test_equalities.py::test_T23_asfbo",
+    "test_baselines_bilevel.py::test_T27_T29_T41",
+    "test_networks.py::test_pooled_convolution_and_its_gradient[shape1-5-0]",
+    "test_tasks_minimax.py::test_fair_score_by_hand",
 )
 """Tests that were measured to take long and have a quicker relative, or are about a command: `make test-all` runs them."""
 
@@ -78,3 +110,5 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if any(name in item.nodeid for name in SLOW):
             item.add_marker(pytest.mark.slow)
+        if "test_flower_processes.py" in item.nodeid and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.federation)

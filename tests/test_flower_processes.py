@@ -1,4 +1,4 @@
-"""The Flower engine with a real SuperLink and real nodes. What takes long is slow; faults are ``federation``."""
+"""The Flower engine with a real SuperLink and real nodes. What takes long is slow, and ``federation``."""
 
 import contextlib
 import importlib
@@ -167,8 +167,7 @@ def test_nodes_in_this_process(tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("node-")]
 
 
-LONG = [pytest.param(name, marks=pytest.mark.federation) for name in ("MeFBO", "FedBiOAcc", "FedNest")]
-SIX = [*LONG, "FedBiO-Local", "FedSGDA-M", "PrimalDual"]
+SIX = ["MeFBO", "FedBiOAcc", "FedNest", "FedBiO-Local", "FedSGDA-M", "PrimalDual"]
 
 
 @pytest.mark.slow
@@ -201,7 +200,6 @@ def test_everything_is_stopped_after_an_error(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.federation
 def test_a_node_of_ours_that_dies_is_started_again(tmp_path, caplog):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     folder = tmp_path / "nodes"
@@ -304,7 +302,6 @@ def watched(address, **how):
 
 
 @pytest.mark.slow
-@pytest.mark.federation
 def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients_keep(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world) as here:
@@ -339,7 +336,6 @@ def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients
 
 
 @pytest.mark.slow
-@pytest.mark.federation
 def test_a_tenth_of_the_answers_is_lost_for_thirty_rounds(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world, ("0", "1", "2", "3")) as here:
@@ -369,7 +365,6 @@ def test_a_node_that_always_sends_nan_is_left_out(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.federation
 def test_a_superlink_that_is_killed_and_restarted_on_its_database(tmp_path):
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     with site(tmp_path, world) as here:
@@ -399,7 +394,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.federation
 def test_a_server_that_is_killed_and_resumed(tmp_path):
     script, folder = tmp_path / "server.py", tmp_path / "run"
     script.write_text(SERVER)
@@ -470,7 +464,6 @@ def flower(program):
 
 
 @pytest.mark.slow
-@pytest.mark.federation
 def test_an_ordinary_flower_app(tmp_path):
     """The app that ``rookery deploy init`` writes, on Flower's own programs alone."""
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
