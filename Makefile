@@ -22,7 +22,7 @@ demo: $(VENV)/ready  ## six algorithms on scikit-learn's digits: a table, a figu
 test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: $(VENV)/ready  ## and what is slow, at most 30 minutes
+test-all: $(VENV)/ready  ## all there is, federations of processes too: about 35 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: about 10 minutes
