@@ -74,8 +74,6 @@ SLOW = (
     "test_baselines_bilevel.py::test_T29_the_random_term",
     "test_baselines_bilevel.py::test_T54_aggitd",
     "test_baselines_bilevel.py::test_fednest_with_the_series_of_the_code",
-    "test_transcriptions.py::test_fedbioacc[no ball-3-None]",
-    "test_transcriptions.py::test_fedbioacc_local[3]",
     "test_baselines_localbs.py::test_adafbio_without",
     "test_baselines_localbs.py::test_T08_counters",
     "test_equalities.py::test_T17_local_variants_with_several",
@@ -98,7 +96,7 @@ SLOW = (
     "test_networks.py::test_pooled_convolution_and_its_gradient[shape1-5-0]",
     "test_tasks_minimax.py::test_fair_score_by_hand",
 )
-"""Tests that were measured to take long and have a quicker relative, or are about a command: `make test-all` runs them."""
+"""Tests that were measured to take long; `make test-all` runs them. Every main algorithm keeps a transcription that is not among them."""
 
 
 def pytest_collection_modifyitems(config, items):
