@@ -96,7 +96,7 @@ SLOW = (
     "test_networks.py::test_pooled_convolution_and_its_gradient[shape1-5-0]",
     "test_tasks_minimax.py::test_fair_score_by_hand",
 )
-"""Tests that were measured to take long; `make test-all` runs them. Every main algorithm keeps a transcription that is not among them."""
+"""Tests that were measured to take long; `make test-all` runs them. Each main algorithm keeps a quick transcription."""
 
 
 def pytest_collection_modifyitems(config, items):
