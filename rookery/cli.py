@@ -325,7 +325,7 @@ def report(
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment, such as E1.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version: fewer seeds and rounds.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only cells whose SETTING/METHOD contains this.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this SETTING/METHOD, or all that contain it.")] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Search the grids first, on held-out training data.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Compute also what is stored.")] = False,
     list_: Annotated[

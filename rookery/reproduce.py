@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,8 @@ class Experiment:
         """The columns: after how many rounds or exchanges."""
         return list(self.preset.get(size, {}).get("at", self.preset["at"]))
 
-    def cells(self, size: str = "full", only: Iterable[str] = ()) -> list[Cell]:
-        """All pairs of a setting and a method, or those whose name contains one of ``only``."""
+    def cells(self, size: str = "full", only: Sequence[str] = ()) -> list[Cell]:
+        """All pairs of a setting and a method, or those whose name is one of ``only``, or else contains it."""
         found = []
         for setting, in_setting in self.preset["settings"].items():
             for method, how in self.preset["methods"].items():
@@ -97,8 +97,9 @@ class Experiment:
                     continue
                 settings = self._settings(in_setting, setting, method, how, size)
                 found.append(Cell(self.name, setting, method, size, settings))
-        words = list(only)
-        return [c for c in found if not words or any(word in f"{c.setting}/{c.method}" for word in words)]
+        names = [f"{cell.setting}/{cell.method}" for cell in found]
+        wanted = {name for word in only for name in ([word] if word in names else [n for n in names if word in n])}
+        return [cell for cell, name in zip(found, names, strict=True) if not only or name in wanted]
 
     def _settings(
         self, in_setting: Mapping[str, Any], setting: str, method: str, how: Mapping[str, Any], size: str
@@ -198,7 +199,7 @@ def save(cell: Cell, result: Mapping[str, Any], folder: Path) -> None:
     path.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
 
 
-def to_tune(which: Experiment, size: str = "full", only: Iterable[str] = ()) -> list[tuple[str, str]]:
+def to_tune(which: Experiment, size: str = "full", only: Sequence[str] = ()) -> list[tuple[str, str]]:
     """(setting, method) of what ``tune`` searches for these cells: each, or each method in the one setting of all."""
     alone = which.preset.get("tuning", {}).get("setting")
     pairs = [(alone or cell.setting, cell.method) for cell in which.cells(size, only)]

@@ -232,3 +232,10 @@ def test_the_page_is_current():
     )
     size = sum(path.stat().st_size for path in (ROOT / "reproduction").rglob("*.json"))
     assert size < 2_000_000
+
+
+def test_only_takes_a_cell_by_its_name_before_those_that_contain_it():
+    which = reproduce.experiment("E1")
+    assert [cell.setting for cell in which.cells(only=["iid/MeFBO"])] == ["iid"]
+    assert {cell.method for cell in which.cells(only=["FedNest"])} == {"FedNest", "LFedNest"}
+    assert which.cells(only=["nothing"]) == []

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rookery.algorithm import Algorithm
@@ -74,7 +73,15 @@ class Source:
 
 def whole_set(split: Split, client: int) -> Any:
     """All examples of a client."""
-    return jax.tree.map(np.asarray, split.take(client, jnp.arange(int(split.size[client]))))
+    rows = _held(split, client)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], split.data)
+
+
+def _held(split: Split, client: int) -> np.ndarray:
+    """Which rows of the split's data a client holds: in NumPy, for a node that starts has nothing compiled."""
+    start, size = (int(np.asarray(numbers)[client]) for numbers in (split.start, split.size))
+    rows = np.arange(start, start + size)
+    return rows if split.index is None else np.asarray(split.index)[rows]
 
 
 # --- where it comes from ----------------------------------------------------------------------------------------------
@@ -95,7 +102,7 @@ def from_memory(problem: Problem, clients: Clients, x0: Any, y0: Any, algorithm:
 
 def _restrict(split: Split, clients: Sequence[int]) -> Split:
     """What some of the clients hold; examples that several share are stored once."""
-    lists = [np.asarray(split.rows(client, jnp.arange(int(split.size[client])))) for client in clients]
+    lists = [_held(split, client) for client in clients]
     used = np.unique(np.concatenate(lists))
     data = jax.tree.map(lambda leaf: np.asarray(leaf)[used], split.data)
     return Split(data, [np.searchsorted(used, rows) for rows in lists])
