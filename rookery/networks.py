@@ -164,7 +164,8 @@ def xavier(network: Network, key: Array) -> Network:
 def _xavier(layer: Conv | Dense, key: Array) -> Conv | Dense:
     fan_in, outputs = layer.weight.shape
     fan_out = outputs * (layer.size**2 if isinstance(layer, Conv) else 1)
-    weight = jax.random.normal(key, layer.weight.shape, layer.weight.dtype) * (2 / (fan_in + fan_out)) ** 0.5
+    flat = jax.random.normal(key, (layer.weight.size,), layer.weight.dtype)  # as in Dense
+    weight = flat.reshape(layer.weight.shape) * (2 / (fan_in + fan_out)) ** 0.5
     bias = jnp.full_like(layer.bias, 1 / outputs)
     return eqx.tree_at(lambda each: (each.weight, each.bias), layer, (weight, bias))
 
