@@ -136,6 +136,9 @@ SLOW = (
 )
 """Tests that were measured to take long; `make test-all` runs them. Each main algorithm keeps a quick transcription."""
 
+FIRST = ("test_runs.py", "test_reproduce.py", "test_cli.py", "test_transcriptions.py")
+"""The files that take longest begin: at the end one process would work on such a file and the other wait."""
+
 
 def pytest_collection_modifyitems(config, items):
     whole = not any("::" in argument for argument in config.args)
@@ -148,3 +151,4 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.slow)
         if "test_flower_processes.py" in item.nodeid and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.federation)
+    items.sort(key=lambda item: item.path.name not in FIRST)  # the others stay in order
