@@ -410,9 +410,11 @@ def markdown(folder: Path) -> str:
         "Ours: mean ± sample standard deviation over seeds. All methods of an experiment share splits, models and "
         "seeds (a slow one may have only the first of them); rates were chosen on a held-out part of the training "
         "data, the best of so many as the last column says. A claim *holds* if a paired one-sided "
-        "t-test over seeds gives p < 0.05, is *reversed* if p > 0.95.\n"
+        "t-test over seeds gives p < 0.05, is *reversed* if p > 0.95. A published number is *reached* if our mean and "
+        "one standard error make at least as much; the numbers of all methods count, the rivals' too.\n"
     ]
     sizes = computed(folder)
+    parts.append(_overview(sizes, folder))
     for which in experiments().values():
         size = sizes.get(which.name)
         if size is None:
@@ -420,6 +422,41 @@ def markdown(folder: Path) -> str:
             continue
         parts.append(_section(which, folder, size))
     return "\n".join(parts)
+
+
+def _overview(sizes: Mapping[str, str], folder: Path) -> str:
+    """A line for each experiment: what of it holds."""
+    head = ("experiment", "paper", "cells", "published numbers reached", "claims that hold", "not decided", "reversed")
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name, size in sizes.items():
+        which = experiment(name)
+        cells = which.cells(size)
+        done = sum(stored(cell, folder) is not None for cell in cells)
+        good, of = reached(which, folder, size)
+        told = [verdict.holds for verdict in verdicts(which, folder, size)]
+        counts = [str(told.count(holds)) if told else "" for holds in ("yes", "not decided", "reversed")]
+        texts = [name, which.preset["paper"], f"{done} of {len(cells)}", f"{good} of {of}" if of else "none published"]
+        lines.append("| " + " | ".join([*texts, *counts]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def reached(which: Experiment, folder: Path, size: str = "full") -> tuple[int, int]:
+    """How many published numbers our mean reaches less one standard error, of how many that were computed."""
+    sign = 1 if which.higher_is_better else -1
+    good = of = 0
+    for cell in which.cells(size):
+        result = stored(cell, folder)
+        if result is None or size != "full":
+            continue
+        for entry in which.preset.get("published", []):
+            if (entry["setting"], entry["method"]) != (cell.setting, cell.method):
+                continue
+            for point, value in zip(which.at(size), entry["values"], strict=True):
+                ours = _scale(which) * np.array([np.nan if v is None else v for v in result["values"][str(point)]])
+                error = ours.std(ddof=1) / len(ours) ** 0.5 if len(ours) > 1 else 0.0
+                of += 1
+                good += bool(sign * (ours.mean() - value) >= -error)  # a seed that diverged reaches nothing
+    return good, of
 
 
 def _section(which: Experiment, folder: Path, size: str) -> str:

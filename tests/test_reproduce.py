@@ -206,6 +206,19 @@ def test_verdicts(tiny):
     np.testing.assert_allclose(reproduce._verdict(which, "iid", claim, a, b).difference, 10.0, atol=0.5)
 
 
+def test_published_numbers_are_reached_within_a_standard_error(tiny):
+    which = reproduce.experiment("T1")  # FedAvg published 50 and 60
+    cell = next(cell for cell in which.cells() if cell.method == "FedAvg")
+    for values, expected in (
+        ({"2": [0.5, 0.51, 0.52], "4": [0.598, 0.6, 0.596]}, 1),
+        ({"2": [0.48, 0.5, 0.51], "4": [0.59, 0.61, 0.6]}, 2),
+        ({"2": [0.6, None, 0.6], "4": [0.7]}, 1),
+    ):
+        reproduce.save(cell, {"digest": cell.digest, "values": values}, tiny)
+        assert reproduce.reached(which, tiny) == (expected, 2)
+    assert reproduce.reached(replace(which, preset={**which.preset, "higher_is_better": False}), tiny) == (0, 2)
+
+
 def test_a_claim_may_compare_different_columns(tiny):
     which = reproduce.experiment("T1")
     claims = [
