@@ -215,7 +215,7 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
     if "grid" not in how:
         raise ValueError(f"{which.name}: {method} has no grid to search")
     cell = next(c for c in which.cells(size) if (c.setting, c.method) == (setting, method))
-    budget = which.preset.get("tuning", {})
+    budget = {**which.preset.get("tuning", {}), **how.get("tuning", {}).get(setting, {})}
     settings = resolve(
         {**_run(cell.settings), "seeds": budget.get("seeds", 1), "seed": 1000,
          "rounds": max(1, round(budget.get("rounds_share", 1.0) * cell.settings.rounds))},

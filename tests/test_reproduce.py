@@ -175,6 +175,23 @@ def test_a_method_whose_rates_all_diverge_keeps_those_it_has_and_the_preset_says
     assert method["held_out"] == {"iid": "every configuration diverged"}
 
 
+def test_a_method_may_be_compared_for_longer_in_a_setting(tiny, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        reproduce, "sweep", lambda settings, rates, *more, **options: made.append(settings.rounds) or []
+    )
+    file = tiny / "presets" / "T1.toml"
+    text = file.read_text() + "\n[tuning]\nrounds_share = 0.5\n"
+    for more in (
+        "",
+        "[methods.FedBiO.tuning.shards]\nrounds_share = 1.0\n",
+        "[methods.FedBiO.tuning.iid]\nrounds_share = 1.0\n",
+    ):
+        file.write_text(text + more)
+        reproduce.tune(reproduce.experiment("T1"), "FedBiO", "iid")
+    assert made == [2, 2, 4]
+
+
 def test_what_is_tuned(tiny):
     which = reproduce.experiment("T1")
     assert reproduce.to_tune(which) == [("iid", "FedBiO")]
