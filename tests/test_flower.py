@@ -988,3 +988,27 @@ def test_what_clients_keep_stays_with_them_if_it_is_not_collected():
     expected = case.solve(5)
     assert_close(found.x, expected.x)
     assert any(np.asarray(leaf).any() for leaf in jax.tree.leaves(expected.state.keep))
+
+
+def test_what_clients_keep_is_taken_only_in_its_shape(caplog):
+    case = Case(rk.CODASCA())
+
+    class Spoiling(Direct):
+        """Client 0 tells what it keeps in another shape."""
+
+        def send(self, requests, deadline, enough=None):
+            answers = dict(super().send(requests, deadline, enough))
+            for node, request in requests.items():
+                if unpack(request)[1]["kind"] == "keep":
+                    rows, told = unpack(answers[node])
+                    spoiled = {
+                        name: jax.tree.map(lambda leaf: leaf[:1], row) for name, row in rows.items() if name == "0"
+                    }
+                    answers[node] = pack({**rows, **spoiled}, told)
+            return answers
+
+    found = case.solve(5, engine=Over(transport=Spoiling(case.nodes()), attempts=2, pause=0.0))
+    assert "client 0 keeps" in caplog.text
+    for ours, theirs in zip(*(jax.tree.leaves(s.state.keep) for s in (found, case.solve(5))), strict=True):
+        assert not np.asarray(ours)[0].any()
+        assert_close(np.asarray(ours)[1:], np.asarray(theirs)[1:])

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -208,19 +209,38 @@ def test_a_node_of_ours_that_dies_is_started_again(tmp_path, caplog):
     def evaluate(x, y):
         np.asarray(x)
         if len(killed) < 1 and (folder / "node-1.log").exists():
-            mine = [
-                pid for pid, line in processes() if "rookery.commands.node" in line and str(folder / "node-1") in line
-            ]
-            killed.extend(mine)
-            for pid in mine:
+            told = re.findall(r"node-1 \(process (\d+)", (folder / "node-1.log").read_text())
+            killed.extend(map(int, told))
+            for pid in killed:
                 os.kill(pid, signal.SIGKILL)
         return {}
 
     engine = rk.Flower(nodes=2, problem=str(world.file), folder=folder, deadline=10.0, quorum=1, attempts=20)
     found = world.solve(12, engine=engine, participation=None, evaluate=evaluate, every=3)
     assert killed
-    assert "node-1 ended with status" in caplog.text
+    assert "node-1 ended with status -9 and is started again" in caplog.text
     assert int(found.state.last.min()) == 11, "it is back"
+
+
+def test_a_node_that_ends_again_and_again_ends_the_nodes_with_its_reason(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from rookery.commands import nodes
+
+def broken(**told):
+    raise RuntimeError(f"no disk for {told['partition']}")
+
+nodes.node = broken
+sys.exit(nodes.main(Path(sys.argv[1]), "127.0.0.1:1", "none.py", ["0,1"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["node-0 ended with status 1 and is started again"] * 3
+    assert lines[3].startswith("node-0 ended with status 1 and is not started again: ")
+    assert lines[3].endswith("RuntimeError: no disk for 0,1")
+    assert len(lines) == 4
 
 
 # --- faults -------------------------------------------------------------------------------------------------------------

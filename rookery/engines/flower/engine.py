@@ -27,6 +27,8 @@ from rookery.engines.simulator import State
 if TYPE_CHECKING:
     from rookery.solve import Prepared
 
+log = logging.getLogger("rookery.flower")
+
 
 @dataclass(frozen=True)
 class Remote(Rules):
@@ -150,11 +152,8 @@ class Flower(Remote):
 
     def _start_processes(self, group: Started, address: str, n: int) -> None:
         assert self.problem is not None
-        for number, clients in enumerate(self._dealt(n)):
-            command = [sys.executable, "-m", "rookery.commands.node", "--superlink", address]
-            command += ["--problem", self.problem, "--partition", ",".join(map(str, clients))]
-            command += ["--name", f"node-{number}", "--folder", str(group.folder / f"node-{number}")]
-            group.start(f"node-{number}", command)
+        command = [sys.executable, "-m", "rookery.commands.nodes", str(group.folder), address, self.problem]
+        group.start("nodes", command + [",".join(map(str, clients)) for clients in self._dealt(n)])
 
     @contextmanager
     def _threads(self, address: str, run: "Prepared", folder: Path) -> Iterator[None]:
@@ -180,13 +179,15 @@ class Flower(Remote):
 
 @dataclass(frozen=True)
 class _Checked:
-    """A transport whose node processes are ours: one that ends is started again, a SuperLink that ends is the end."""
+    """A transport whose processes are ours: if the SuperLink or the nodes end, that is the end."""
 
     transport: Any
     group: Started
 
     def nodes(self) -> list[int]:
-        self.group.revive(*(name for name in self.group.processes if name.startswith("node-")))
+        for line in self.group.news("nodes") if "nodes" in self.group.processes else []:
+            log.warning("%s", line)
+        self.group.check()
         return list(self.transport.nodes())
 
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:

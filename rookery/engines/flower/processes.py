@@ -2,7 +2,6 @@
 
 import http.client
 import importlib.metadata
-import logging
 import os
 import shutil
 import signal
@@ -18,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-log = logging.getLogger("rookery.flower")
 
 WANTED = "1.41"
 
@@ -61,13 +58,11 @@ class Started:
     def __init__(self, folder: Path):
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._commands: dict[str, Sequence[str]] = {}
-        self._revived: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Starts a command; what it prints goes to ``name.log``."""
-        self._commands[name] = command
         guard = [sys.executable, str(Path(__file__).with_name("guard.py")), str(os.getpid())]
         with open(self.folder / f"{name}.log", "ab") as out:
             self.processes[name] = subprocess.Popen(
@@ -88,15 +83,11 @@ class Started:
                 told = " | ".join(lines[-3:])
                 raise ConnectionError(f"{name} ended with status {process.returncode}: {told}")
 
-    def revive(self, *names: str, times: int = 3) -> None:
-        """Starts those of these that have ended once more, if that does not happen too often; raises for all others."""
-        for name in names:
-            code = self.processes[name].poll()
-            if code is not None and self._revived[name] < times:
-                log.warning("%s ended with status %s and is started again", name, code)
-                self._revived[name] += 1
-                self.start(name, self._commands[name])
-        self.check()
+    def news(self, name: str) -> list[str]:
+        """The lines of a log that were not asked for before."""
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
+        seen, self._seen[name] = self._seen[name], len(lines)
+        return lines[seen:]
 
     def stop(self) -> None:
         """Ends all: asked first, then forced."""

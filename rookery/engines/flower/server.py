@@ -290,9 +290,12 @@ class Federation:
             for text in [problem, *told.get("failed", {}).values()]:
                 if text is not None:
                     log.warning("%s did not tell what its clients keep: %s", self.names.get(node, node), text)
-            for client, row in (rows or {}).items():
-                jax.tree.map(lambda leaf, new, client=int(client): leaf.__setitem__(client, new), table, row)
-                came.add(int(client))
+            for client, row in _rows_of(rows, clients):
+                if described(row) != (wanted := described(jax.tree.map(lambda leaf: leaf[0], table))):
+                    log.warning("client %s keeps %s, it should be %s", client, described(row), wanted)
+                    continue
+                jax.tree.map(lambda leaf, new, client=client: leaf.__setitem__(client, new), table, row)
+                came.add(client)
         return came
 
     def end(self) -> None:
@@ -498,6 +501,12 @@ def shows_state(algorithm: Algorithm, x: Array, y: Array) -> bool:
     except TypeError:
         return True
     return False
+
+
+def _rows_of(rows: Tree, clients: set[int]) -> list[tuple[int, Tree]]:
+    """What a node sent of each of these clients; whatever else it sent is not looked at."""
+    known = rows if isinstance(rows, dict) else {}
+    return [(client, known[str(client)]) for client in sorted(clients) if str(client) in known]
 
 
 def _opened(answer: bytes | str) -> tuple[Tree, dict[str, Any], str | None]:

@@ -1,0 +1,80 @@
+"""Several nodes on one machine: ``python -m rookery.commands.nodes FOLDER SUPERLINK PROBLEM PARTITION...``.
+
+What a node imports takes two seconds of a core. Here it is imported once, and each node is a fork of that; one that ends
+is started again, if that does not happen too often. What a node prints goes to its own log in the folder.
+"""
+
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import rookery.engines.flower.adapter  # noqa: F401  (what every node needs; it starts no thread and compiles nothing)
+from rookery.commands.node import node
+
+STARTS = 4
+"""How often a node is started at most."""
+
+
+def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> int:
+    """Runs until it is asked to stop (0), or a node has ended too often (1)."""
+    hosted: dict[int, int] = {}  # which node a process is
+    starts: Counter[int] = Counter()
+
+    def start(number: int) -> None:
+        starts[number] += 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's threads, which survive a fork
+            process = os.fork()
+        if process == 0:
+            os._exit(_be(folder / f"node-{number}", superlink, problem, partitions[number]))
+        hosted[process] = number
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        for number in range(len(partitions)):
+            start(number)
+        while True:
+            process, status = os.wait()
+            number = hosted.pop(process)
+            log = (folder / f"node-{number}.log").read_text(errors="replace").strip().splitlines()
+            code = os.waitstatus_to_exitcode(status)
+            last = starts[number] == STARTS
+            then = "is not started again: " + " | ".join(log[-3:]) if last else "is started again"
+            print(f"node-{number} ended with status {code} and {then}", flush=True)
+            if last:
+                return 1
+            start(number)
+    finally:
+        for process in hosted:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+        for process in hosted:
+            with suppress(ChildProcessError):
+                os.waitpid(process, 0)
+
+
+def _be(folder: Path, superlink: str, problem: str, partition: str) -> int:
+    """What a fork does: it is a node. Returns its status; it must not go back to what it was forked from."""
+    try:
+        with open(f"{folder}.log", "ab") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        node(superlink=superlink, problem=problem, partition=partition, folder=folder, name=folder.name)
+        return 0
+    except SystemExit as asked:
+        return asked.code if isinstance(asked.code, int) else 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))
