@@ -475,7 +475,8 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
     seeds = sorted({r["settings"]["run"]["seeds"] for r in results})
     made = results[-1]["environment"]
-    hardware = f"{made['cores']} cores ({made.get('processor', 'of a kind not noted')})"
+    cores = sorted({r["environment"]["cores"] for r in results})
+    hardware = f"{' or '.join(map(str, cores))} cores ({made.get('processor', 'of a kind not noted')})"
     minutes = sum(r["seconds"] for r in results) / 60
     lines.append(
         f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(which.cells(size))} cells, "
