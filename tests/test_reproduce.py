@@ -48,7 +48,7 @@ def test_presets_resolve(name, size):
 def test_every_experiment_in_tiny(name, tmp_path):
     which = reproduce.experiment(name)
     cells = which.cells("tiny")
-    first = {cell.settings.algorithm: cell for cell in reversed(cells)}  # rates and settings were checked with the cells
+    first = {cell.settings.algorithm: cell for cell in reversed(cells)}  # one cell for each
     if without := missing(first.values()):
         pytest.skip(f"ROOKERY_DATA has no {', '.join(without)}")
     for cell in first.values():
