@@ -22,10 +22,10 @@ demo: $(VENV)/ready  ## six algorithms on scikit-learn's digits: a table, a figu
 test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: $(VENV)/ready  ## all there is, federations of processes too: about 35 minutes
+test-all: $(VENV)/ready  ## all there is, federations of processes too: about half an hour
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: about 10 minutes
+test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: 6 to 10 minutes
 	$(BIN)/python -m pytest tests/test_flower_processes.py
 
 lint: $(VENV)/ready  ## ruff and mypy
