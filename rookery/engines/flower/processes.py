@@ -65,6 +65,7 @@ class Started:
         """Starts a command; what it prints goes to ``name.log``."""
         guard = [sys.executable, str(Path(__file__).with_name("guard.py")), str(os.getpid())]
         with open(self.folder / f"{name}.log", "ab") as out:
+            self.news(name)  # what an earlier run left there is no news
             self.processes[name] = subprocess.Popen(
                 [*guard, *command],
                 stdout=out,
