@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import typer
 import typer.core
 from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 from rookery import __version__
@@ -24,12 +25,12 @@ from rookery.demo import run_demo
 from rookery.engines.flower.engine import Flower
 from rookery.history import History
 from rookery.report import final_table, plot_curves, write_page
-from rookery.reproduce import Experiment, compute, draw, experiment, experiments, stored, to_tune, verdicts
+from rookery.reproduce import Cell, Experiment, compute_all, draw, experiment, experiments, stored, to_tune, verdicts
 from rookery.reproduce import rows as reproduction_rows
 from rookery.reproduce import save as save_cell
 from rookery.reproduce import tune as tune_method
 from rookery.reproduce import write_docs as write_reproduction
-from rookery.runs import Run, find_runs, read_run, resume_run, start_run
+from rookery.runs import Run, find_runs, read_run, resume_run, start_run, usable_cores
 from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
 from rookery.solve import Solution
 from rookery.sweep import best, best_settings, grid, random_rates, sweep
@@ -239,7 +240,8 @@ def compare(
 def sweep_command(
     task: Annotated[str, typer.Argument(help="A task, or a TOML file of settings.", autocompletion=_names(RECIPES))],
     grid_: Annotated[
-        list[str] | None, typer.Option("--grid", help="NAME=V1,V2,…: values to try, in all combinations.")
+        list[str] | None,
+        typer.Option("--grid", help="NAME=V1,V2,…: values to try, in all combinations; NAME+NAME together."),
     ] = None,
     random: Annotated[
         list[str] | None, typer.Option("--random", help="NAME=LOW..HIGH: draw log-uniformly; needs --trials.")
@@ -323,7 +325,7 @@ def report(
 
 @app.command()
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment, such as E1.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An experiment, such as E1, or all.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version: fewer seeds and rounds.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this SETTING/METHOD, or all that contain it.")] = None,
     tune: Annotated[bool, typer.Option("--tune", help="Search the grids first, on held-out training data.")] = False,
@@ -336,6 +338,9 @@ def reproduce(
     ] = False,
     out: Annotated[Path, typer.Option(help="Where results are stored.")] = Path("reproduction"),
     lanes: Annotated[int, typer.Option(min=1, help="Runs in a program at once, in --tune.")] = 8,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells at once, each on a core of its own.", show_default="one a core")
+    ] = None,
 ) -> None:
     """Reproduce experiment NAME of a paper: the published numbers beside ours. What is stored is not computed again.
 
@@ -346,6 +351,8 @@ def reproduce(
       rookery reproduce E1 --only iid/MeFBO
 
       rookery reproduce E6 --quick
+
+      rookery reproduce all
     """
     if list_:
         table = Table()
@@ -365,22 +372,39 @@ def reproduce(
         return
     if name is None:
         raise ValueError("reproduce needs the name of an experiment, or --list, or --write-docs")
-    which, size = experiment(name), "quick" if quick else "full"
-    if not which.cells(size, only or ()):
+    size = "quick" if quick else "full"
+    names = list(experiments()) if name == "all" else [name]
+    if not any(experiment(each).cells(size, only or ()) for each in names):
         raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
-    if tune:
+    for which in map(experiment, names if tune else ()):
         for setting, method in to_tune(which, size, only or ()):
             found = tune_method(which, method, setting, size, lanes)
             Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
-        which = experiment(name)
-    due = [cell for cell in which.cells(size, only or ()) if again or stored(cell, out) is None]
-    for number, cell in enumerate(due, 1):
-        Console().print(f"{number} of {len(due)}: {cell.setting}/{cell.method}")
-        save_cell(cell, compute(cell, (which.axis, which.at(size)), which.metric), out)
-    _show_experiment(which, out, size)
-    figure = out / f"{name}.png"
-    draw(which, out, figure, size)
-    Console().print(f"Curves: {figure}")
+    chosen = [which for which in map(experiment, names) if which.cells(size, only or ())]
+    _compute(chosen, size, only or (), again, out, jobs or usable_cores())
+    for which in chosen:
+        _show_experiment(which, out, size)
+        figure = out / f"{which.name}.png"
+        draw(which, out, figure, size)
+        Console().print(f"Curves: {figure}")
+
+
+def _compute(chosen: Sequence[Experiment], size: str, only: Sequence[str], again: bool, out: Path, jobs: int) -> None:
+    """Computes and stores the cells that are not stored yet, and tells of each that is done."""
+    due = [(which, cell) for which in chosen for cell in which.cells(size, only) if again or stored(cell, out) is None]
+    if not due:
+        return
+    many = min(jobs, len(due)) > 1  # else the run shows its own progress
+    columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn())
+    with Progress(*columns, transient=True, disable=not many) as bar:
+        shown = bar.add_task(f"{len(due)} cells, {jobs} at once", total=len(due))
+
+        def done(cell: Cell, result: dict[str, Any]) -> None:
+            save_cell(cell, result, out)
+            bar.advance(shown)
+            bar.console.print(f"{cell.experiment} {cell.setting}/{cell.method}: {result['seconds']:.0f} s")
+
+        compute_all(due, jobs, done)
 
 
 def _show_experiment(which: Experiment, out: Path, size: str) -> None:

@@ -6,9 +6,14 @@ JSON file that is computed once and again only when its settings change.
 
 import hashlib
 import json
+import multiprocessing
+import os
+import signal
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,6 +173,65 @@ def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: b
         "settings": cell.settings.tables(),
         "environment": environment(),
     }
+
+
+def compute_all(
+    due: Sequence[tuple[Experiment, Cell]],
+    jobs: int,
+    done: Callable[[Cell, dict[str, Any]], None],
+) -> None:
+    """Computes cells, ``jobs`` at once, each in a process that keeps to one core; ``done`` is called with each result.
+
+    One cell seldom fills two cores: two cells at once take less time than one after the other. A cell that fails does not
+    keep others from being done; its error is raised when they are. With one job it is computed here, on all cores.
+    """
+    if min(jobs, len(due)) < 2:
+        for which, cell in due:
+            done(cell, compute(cell, (which.axis, which.at(cell.size)), which.metric))
+        return
+    failed: list[tuple[Cell, Exception]] = []
+    with _workers(jobs) as pool:
+        futures: dict[Future[dict[str, Any]], Cell] = {
+            pool.submit(compute, cell, (which.axis, which.at(cell.size)), which.metric, False): cell
+            for which, cell in due
+        }
+        for future in as_completed(futures):
+            cell = futures[future]
+            try:
+                done(cell, future.result())
+            except Exception as error:
+                failed.append((cell, error))
+    if failed:
+        cell, first = failed[0]
+        first.add_note(
+            f"{len(failed)} of {len(due)} cells failed, first {cell.experiment} {cell.setting}/{cell.method}"
+        )
+        raise first
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Fresh processes (JAX does not outlive a fork), each on the next of the cores that this one may use."""
+    context = multiprocessing.get_context("spawn")
+    cores = context.SimpleQueue()
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    for number in range(jobs):
+        cores.put(usable[number % len(usable)] if usable else None)
+    with ProcessPoolExecutor(jobs, context, _keep_to_a_core, (cores,)) as pool:
+        try:
+            yield pool
+        except BaseException:  # Ctrl-C does not wait for cells that take minutes
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
+
+
+def _keep_to_a_core(cores: Any) -> None:
+    """Before JAX counts the cores for its threads. Not every system can do it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    if (core := cores.get()) is not None:
+        os.sched_setaffinity(0, {core})
 
 
 def _place(history: History, axis: str, point: int) -> int:
@@ -411,7 +475,8 @@ def markdown(folder: Path) -> str:
         "seeds (a slow one may have only the first of them); rates were chosen on a held-out part of the training "
         "data, the best of so many as the last column says. A claim *holds* if a paired one-sided "
         "t-test over seeds gives p < 0.05, is *reversed* if p > 0.95. A published number is *reached* if our mean and "
-        "one standard error make at least as much; the numbers of all methods count, the rivals' too.\n"
+        "one standard error make at least as much; the numbers of all methods count, the rivals' too. Minutes are those on "
+        "2 cores, without tuning: a cell that had one core counts half, for two are computed at once.\n"
     ]
     sizes = computed(folder)
     parts.append(_overview(sizes, folder))
@@ -437,7 +502,14 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         counts = [str(told.count(holds)) if told else "" for holds in ("yes", "not decided", "reversed")]
         texts = [name, which.preset["paper"], f"{done} of {len(cells)}", f"{good} of {of}" if of else "none published"]
         lines.append("| " + " | ".join([*texts, *counts]) + " |")
-    return "\n".join(lines) + "\n"
+    cells = [cell for name, size in sizes.items() for cell in experiment(name).cells(size)]
+    hours = _minutes([r for cell in cells if (r := stored(cell, folder)) is not None]) / 60
+    return "\n".join(lines) + f"\n\n`rookery reproduce all` computes all of it: {hours:.1f} hours.\n"
+
+
+def _minutes(results: Sequence[Mapping[str, Any]]) -> float:
+    """On two cores, where two cells that keep to one core are computed at once."""
+    return float(sum(r["seconds"] * (0.5 if r["environment"]["cores"] == 1 else 1.0) for r in results) / 60)
 
 
 def reached(which: Experiment, folder: Path, size: str = "full") -> tuple[int, int]:
@@ -473,14 +545,12 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
         "",
     ]
     command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
-    seeds = sorted({r["settings"]["run"]["seeds"] for r in results})
     made = results[-1]["environment"]
-    cores = sorted({r["environment"]["cores"] for r in results})
-    hardware = f"{' or '.join(map(str, cores))} cores ({made.get('processor', 'of a kind not noted')})"
-    minutes = sum(r["seconds"] for r in results) / 60
+    seeds = "/".join(map(str, sorted({r["settings"]["run"]["seeds"] for r in results})))
+    processors = ", ".join(sorted({r["environment"].get("processor", "of a kind not noted") for r in results}))
     lines.append(
         f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(which.cells(size))} cells, "
-        f"{'/'.join(map(str, seeds))} seeds, {minutes:.0f} minutes on {hardware}, {made['date'][:10]}, "
+        f"{seeds} seeds, {_minutes(results):.0f} minutes on 2 cores ({processors}), {made['date'][:10]}, "
         f"rookery {made['rookery']}, jax {made['jax']}.\n"
     )
     lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]

@@ -371,7 +371,7 @@ def environment() -> dict[str, Any]:
     """Versions, the git revision of the working directory, date and hardware."""
     packages = ("rookery", "jax", "jaxlib", "equinox", "optax", "numpy")
     found: dict[str, Any] = {name: version(name) for name in packages}
-    found |= {"python": platform.python_version(), "platform": platform.platform(), "cores": _cores()}
+    found |= {"python": platform.python_version(), "platform": platform.platform(), "cores": usable_cores()}
     found["processor"] = _processor()
     found["date"] = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     for name, command in {"git": ("rev-parse", "HEAD"), "git_changes": ("status", "--porcelain")}.items():
@@ -385,7 +385,7 @@ def environment() -> dict[str, Any]:
     return found
 
 
-def _cores() -> int:
+def usable_cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

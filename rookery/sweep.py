@@ -30,8 +30,11 @@ class Trial:
 
 
 def grid(values: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """All combinations."""
-    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
+    """All combinations; ``eta_y+eta_z`` gives both the same value."""
+    return [
+        {name: value for names, value in zip(values, each, strict=True) for name in names.split("+")}
+        for each in itertools.product(*values.values())
+    ]
 
 
 def random_rates(ranges: Mapping[str, tuple[float, float]], trials: int, seed: int) -> list[dict[str, float]]:

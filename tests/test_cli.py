@@ -149,6 +149,7 @@ def test_sweeps_draw_log_uniformly_and_choose_by_the_mean():
     assert drawn.min() >= 1e-3
     assert drawn.max() <= 1e3
     assert grid({"a": [1, 2], "b": [3]}) == [{"a": 1, "b": 3}, {"a": 2, "b": 3}]
+    assert grid({"a+c": [1, 2], "b": [3]}) == [{"a": 1, "c": 1, "b": 3}, {"a": 2, "c": 2, "b": 3}]
     trials = [Trial({}, np.array(scores)) for scores in ([1.0, 3.0], [np.nan, 9.0], [2.5, 2.5])]
     assert best(trials, True) is trials[2]
     assert best(trials, False) is trials[0]

@@ -118,7 +118,7 @@ def run(*arguments, code=0):
 
 def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
     assert "A small one" in run("--list").output
-    output = run("T1").output
+    output = run("T1", "--jobs", "1").output
     assert "50 ± 1" in output
     assert "diverged" in output
     assert "FedBiO better than FedBiO, wild" in output
@@ -131,13 +131,13 @@ def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
         raise AssertionError("computed again")
 
     compute = reproduce.compute
-    monkeypatch.setattr("rookery.cli.compute", fail)
+    monkeypatch.setattr(reproduce, "compute", fail)
     run("T1")  # all is stored
     preset = tiny / "presets" / "T1.toml"
     preset.write_text(preset.read_text().replace("eta_x = 0.1\n", "eta_x = 0.2\n"))
     computed = []
     monkeypatch.setattr(
-        "rookery.cli.compute", lambda cell, *more: (computed.append(cell.method), compute(cell, *more))[1]
+        reproduce, "compute", lambda cell, *more: (computed.append(cell.method), compute(cell, *more))[1]
     )
     run("T1")
     assert computed == ["FedBiO"]  # only what changed
@@ -148,6 +148,30 @@ def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
     assert "| iid | FedBiO, wild (3 of 3 seeds diverged) | " in page
     assert "50 ± 1" in page
     assert (tiny / "docs" / "images" / "reproduction" / "T1.png").exists()
+
+
+@pytest.mark.slow
+def test_cells_at_once_have_a_core_each_and_one_that_fails_does_not_stop_the_others(tiny, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")  # as the tests have it
+    run("T1", "--jobs", "1")
+    folder = tiny / "reproduction" / "T1"
+    before = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    output = run("all", "--again", "--jobs", "2").output
+    assert "T1 iid/FedAvg: " in output
+    for path in folder.glob("*.json"):
+        after = json.loads(path.read_text())
+        assert after["environment"]["cores"] == 1
+        for point, values in after["values"].items():
+            if None not in values:
+                np.testing.assert_allclose(values, before[path.name]["values"][point], atol=1e-3)
+    which = reproduce.experiment("T1")
+    cells = which.cells()
+    bad = replace(cells[0], settings=replace(cells[0].settings, dataset="nothing"))
+    done = []
+    with pytest.raises(ValueError, match="nothing") as raised:
+        reproduce.compute_all([(which, bad), (which, cells[1])], 2, lambda cell, result: done.append(cell))
+    assert done == [cells[1]]
+    assert "1 of 2 cells failed" in raised.value.__notes__[0]
 
 
 def test_tuning_writes_the_best_rates_into_the_preset(tiny):
