@@ -62,7 +62,8 @@ class _OneLineErrors(typer.core.TyperGroup):
         except (ValueError, TypeError, OSError) as error:
             if ctx.params.get("debug") or isinstance(error, click.ClickException):
                 raise
-            typer.echo("Error: " + " ".join(str(error).split()), err=True)
+            told = [str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
+            typer.echo("Error: " + " ".join(" ".join(told).split()), err=True)
             raise typer.Exit(2) from None
 
 

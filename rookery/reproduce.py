@@ -503,11 +503,11 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         texts = [name, which.preset["paper"], f"{done} of {len(cells)}", f"{good} of {of}" if of else "none published"]
         lines.append("| " + " | ".join([*texts, *counts]) + " |")
     cells = [cell for name, size in sizes.items() for cell in experiment(name).cells(size)]
-    hours = _minutes([r for cell in cells if (r := stored(cell, folder)) is not None]) / 60
+    hours = minutes_on_two_cores([r for cell in cells if (r := stored(cell, folder)) is not None]) / 60
     return "\n".join(lines) + f"\n\n`rookery reproduce all` computes all of it: {hours:.1f} hours.\n"
 
 
-def _minutes(results: Sequence[Mapping[str, Any]]) -> float:
+def minutes_on_two_cores(results: Sequence[Mapping[str, Any]]) -> float:
     """On two cores, where two cells that keep to one core are computed at once."""
     return float(sum(r["seconds"] * (0.5 if r["environment"]["cores"] == 1 else 1.0) for r in results) / 60)
 
@@ -550,7 +550,7 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     processors = ", ".join(sorted({r["environment"].get("processor", "of a kind not noted") for r in results}))
     lines.append(
         f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(which.cells(size))} cells, "
-        f"{seeds} seeds, {_minutes(results):.0f} minutes on 2 cores ({processors}), {made['date'][:10]}, "
+        f"{seeds} seeds, {minutes_on_two_cores(results):.0f} minutes on 2 cores ({processors}), {made['date'][:10]}, "
         f"rookery {made['rookery']}, jax {made['jax']}.\n"
     )
     lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]

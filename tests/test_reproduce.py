@@ -280,6 +280,16 @@ def test_a_claim_may_compare_different_columns(tiny):
     assert (second.better, second.holds) == ("FedBiO", "reversed")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_expected_minutes_are_those_that_were_recorded(name):
+    which = reproduce.experiment(name)
+    results = [reproduce.stored(cell, ROOT / "reproduction") for cell in which.cells()]
+    if None in results:
+        pytest.skip("not computed as a whole")
+    recorded = reproduce.minutes_on_two_cores(results)
+    assert abs(which.preset["minutes"] - recorded) <= max(2, 0.15 * recorded)
+
+
 def test_the_page_is_current():
     assert (ROOT / "docs" / "reproduction.md").read_text() == reproduce.markdown(ROOT / "reproduction"), (
         "run: rookery reproduce --write-docs"
