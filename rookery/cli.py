@@ -422,7 +422,7 @@ def _show_experiment(which: Experiment, out: Path, size: str) -> None:
         table.add_row(row.setting, method, *values, *row.also)
     Console().print(table)
     for v in verdicts(which, out, size):
-        Console().print(f"{v.setting}: {v.better} better than {v.worse}: {v.difference:+.3g}, p = {v.p:.2g}: {v.holds}")
+        Console().print(f"{v.setting}: {v.better} better than {v.worse}: {v.difference:+.3g}, p: {v.told}, {v.holds}")
 
 
 @app.command("list")

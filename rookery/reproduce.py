@@ -387,6 +387,11 @@ class Verdict:
     p: float
     holds: str
 
+    @property
+    def told(self) -> str:
+        """The p-value, as tables show it."""
+        return "one seed" if np.isnan(self.p) else f"{self.p:.2g}"
+
 
 def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdict]:
     """The claims of the preset, tested by a paired one-sided t-test over seeds.
@@ -565,7 +570,7 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     if checked:
         lines += ["", "| setting | claim | difference | p | holds |", "|---|---|---|---|---|"]
         lines += [
-            f"| {v.setting} | {v.better} better than {v.worse} | {v.difference:+.3g} | {v.p:.2g} | {v.holds} |"
+            f"| {v.setting} | {v.better} better than {v.worse} | {v.difference:+.3g} | {v.told} | {v.holds} |"
             for v in checked
         ]
     lines += ["", f"![The curves of {which.name}](images/reproduction/{which.name}.png)"]

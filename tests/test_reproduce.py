@@ -240,6 +240,7 @@ def test_verdicts(tiny):
     assert reproduce._verdict(which, "iid", claim, b, a).holds == "reversed"
     assert reproduce._verdict(which, "iid", claim, a, a[::-1]).holds == "not decided"
     assert reproduce._verdict(which, "iid", claim, a[:1], b[:1]).holds == "not decided", "one seed decides nothing"
+    assert reproduce._verdict(which, "iid", claim, a[:1], b[:1]).told == "one seed"
     lower = replace(which, preset={**which.preset, "higher_is_better": False})
     assert reproduce._verdict(lower, "iid", claim, b, a).holds == "yes"
     gone = np.full(6, np.nan)
