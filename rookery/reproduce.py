@@ -481,8 +481,8 @@ def markdown(folder: Path) -> str:
         "data, the best of so many as the last column says. A claim *holds* if a paired one-sided "
         "t-test over seeds gives p < 0.05, is *reversed* if p > 0.95. A published number is *reached* if our mean and "
         "one standard error make at least as much; the numbers of all methods count, the rivals' too. Minutes are sums over "
-        "cells for 2 cores, without tuning, not the time of one whole run: a cell that had one core counts half, for two are "
-        "computed at once. Many cells that had two cores shared them with other runs.\n"
+        "cells for 2 cores, without tuning, not the time of one whole run: a cell that had one core counts half, for two "
+        "are computed at once. Many cells that had two cores shared them with other runs.\n"
     ]
     sizes = computed(folder)
     parts.append(_overview(sizes, folder))
