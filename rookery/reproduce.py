@@ -13,8 +13,9 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,10 @@ def compute_all(
             cell = futures[future]
             try:
                 done(cell, future.result())
+            except BrokenProcessPool:
+                failed.append(
+                    (cell, OSError("the system ended a process that computed; with fewer --jobs it may have room"))
+                )
             except Exception as error:
                 failed.append((cell, error))
     if failed:
@@ -396,29 +401,47 @@ class Verdict:
 def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdict]:
     """The claims of the preset, tested by a paired one-sided t-test over seeds.
 
-    At the last column, or where the claim says ``better_at`` and ``worse_at``: the papers do not all count alike.
+    At the last column, or where the claim says ``better_at`` and ``worse_at``: the papers do not all count alike. A claim
+    with ``steady`` is of a method's range over its settings (the largest value less the smallest, for each seed): less is
+    better.
     """
     results = {(c.setting, c.method): stored(c, folder) for c in which.cells(size)}
     last = str(which.at(size)[-1])
     found = []
     for claim in which.preset.get("claims", []):
-        for setting in claim.get("settings", list(which.preset["settings"])):
+        settings = claim.get("settings", list(which.preset["settings"]))
+        if claim.get("steady"):
+            ranges = [_range([results.get((setting, claim[side])) for setting in settings], last)
+                      for side in ("better", "worse")]  # fmt: skip
+            if all(len(each) for each in ranges):
+                lower = replace(which, preset={**which.preset, "higher_is_better": False})
+                found.append(_verdict(lower, "range over the settings", claim, *ranges))
+            continue
+        for setting in settings:
             pair = [results.get((setting, claim[side])) for side in ("better", "worse")]
             points = [str(claim.get(f"{side}_at", last)) for side in ("better", "worse")]
             sides = [r["values"].get(point) for r, point in zip(pair, points, strict=True) if r is not None]
             if len(sides) < 2 or None in sides:
                 continue
             a, b = ([np.nan if v is None else v for v in values] for values in sides)
-            common = min(len(a), len(b))  # a slow method may have fewer seeds, which are the first ones
             told = {side: claim[side] + (f" after {claim[f'{side}_at']}" if f"{side}_at" in claim else "")
                     for side in ("better", "worse")}  # fmt: skip
-            found.append(_verdict(which, setting, told, np.array(a[:common]), np.array(b[:common])))
+            found.append(_verdict(which, setting, told, np.array(a), np.array(b)))
     return found
+
+
+def _range(results: Sequence[Mapping[str, Any] | None], point: str) -> np.ndarray:
+    """Of each seed over results: the largest value less the smallest, nan if one diverged; empty if one is missing."""
+    if any(r is None or r["values"].get(point) is None for r in results):
+        return np.empty(0)
+    return np.ptp(np.array([r["values"][point] for r in results if r is not None], float), axis=0)
 
 
 def _verdict(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Verdict:
     """A seed that diverged counts as the worst."""
     sign = 1.0 if which.higher_is_better else -1.0
+    common = min(len(a), len(b))  # a slow method may have fewer seeds, which are the first ones
+    a, b = a[:common], b[:common]
     a, b = (np.where(np.isnan(v), -sign * np.inf, v) for v in (a, b))
     if not np.isfinite(a).all() or not np.isfinite(b).all():
         wins, losses = int((sign * (a - b) > 0).sum()), int((sign * (a - b) < 0).sum())

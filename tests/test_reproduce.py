@@ -25,6 +25,13 @@ def missing(cells):
     return sorted(name for name in needed if not (folder / name).is_dir())
 
 
+class Killing(reproduce.Cell):
+    """The process that receives it dies, as one does that the system ends for want of memory."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", reproduce.SIZES)
 def test_presets_resolve(name, size):
@@ -172,6 +179,9 @@ def test_cells_at_once_have_a_core_each_and_one_that_fails_does_not_stop_the_oth
         reproduce.compute_all([(which, bad), (which, cells[1])], 2, lambda cell, result: done.append(cell))
     assert done == [cells[1]]
     assert "1 of 2 cells failed" in raised.value.__notes__[0]
+    killing = Killing("T1", "iid", "killing", "full", cells[0].settings)
+    with pytest.raises(OSError, match="the system ended a process"):
+        reproduce.compute_all([(which, killing), (which, killing)], 2, lambda cell, result: done.append(cell))
 
 
 def test_tuning_writes_the_best_rates_into_the_preset(tiny):
@@ -279,6 +289,25 @@ def test_a_claim_may_compare_different_columns(tiny):
     first, second = reproduce.verdicts(which, tiny)
     assert (first.better, first.worse, first.holds) == ("FedBiO after 4", "FedAvg after 2", "yes")
     assert (second.better, second.holds) == ("FedBiO", "reversed")
+
+
+def test_a_claim_may_be_of_the_range_over_settings(tiny):
+    which = reproduce.experiment("T1")
+    preset = {**which.preset, "settings": {"iid": {}, "again": {}}, "claims": [
+        {"better": "FedBiO", "worse": "FedAvg", "steady": True}, {"better": "FedAvg", "worse": "FedBiO", "steady": True},
+    ]}  # fmt: skip
+    which = replace(which, preset=preset)
+    values = {
+        ("iid", "FedBiO"): [0.5, 0.6, 0.5], ("again", "FedBiO"): [0.51, 0.58, 0.49],
+        ("iid", "FedAvg"): [0.9, 0.8, 0.9, 0.9], ("again", "FedAvg"): [0.7, 0.61, 0.7, 0.1],
+    }  # fmt: skip
+    assert reproduce.verdicts(which, tiny) == []
+    for cell in which.cells():
+        if (found := values.get((cell.setting, cell.method))) is not None:
+            reproduce.save(cell, {"digest": cell.digest, "values": {"4": found}}, tiny)
+    first, second = reproduce.verdicts(which, tiny)
+    assert (first.setting, first.holds, second.holds) == ("range over the settings", "yes", "reversed")
+    np.testing.assert_allclose(first.difference, 100 * (0.04 / 3 - 0.59 / 3), atol=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
