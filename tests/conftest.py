@@ -140,6 +140,13 @@ FIRST = ("test_runs.py", "test_reproduce.py", "test_cli.py", "test_transcription
 """The files that take longest begin: at the end one process would work on such a file and the other wait."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_programs_are_dropped():
+    """After each file. Each holds several memory maps; at 65530, Linux's default limit, the next compilation crashes."""
+    yield
+    jax.clear_caches()
+
+
 def pytest_collection_modifyitems(config, items):
     whole = not any("::" in argument for argument in config.args)
     files = {item.path.name for item in items}
