@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import stats
 
@@ -140,8 +141,9 @@ def experiment(name: str) -> Experiment:
 
 
 def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: bool | None = None) -> dict[str, Any]:
-    """Runs a cell: all seeds in one program."""
+    """Runs a cell: all seeds in one program, which no other cell needs."""
     clock = time.perf_counter()
+    jax.clear_caches()  # of cells before: a process has room for so many compiled programs, see docs/design.md
     prepared, _ = prepare_run(cell.settings)
     solution = prepared.go(cell.settings.rounds, cell.settings.every, progress)
     axis, at = axis_at
