@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all test-federation lint bench docs clean
+.PHONY: demo test test-all test-federation fuzz soak lint bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,6 +27,12 @@ test-all: $(VENV)/ready  ## all there is, federations of processes too: about ha
 
 test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: 6 to 10 minutes
 	$(BIN)/python -m pytest tests/test_flower_processes.py
+
+fuzz: $(VENV)/ready  ## what comes from outside, made up or damaged, in large numbers
+	ROOKERY_FUZZ=long $(BIN)/python -m pytest -n 2 -m fuzz
+
+soak: $(VENV)/ready  ## 200 rounds on Flower while nodes are killed and answers lost or damaged
+	$(BIN)/python -m benchmarks.soak
 
 lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff check .
