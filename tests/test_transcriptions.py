@@ -147,10 +147,58 @@ def test_shrofbo(bilevel, rho):
 @pytest.mark.parametrize(("ours", "theirs"), [(rk.ASFBO, paper.asfbo), (rk.LAASFBO, paper.la_asfbo)])
 @pytest.mark.parametrize("rho", ["all", "active"])
 def test_asfbo(bilevel, ours, theirs, rho):
-    clips = {"clip_x": (0.01, 0.1), "clip_y": (0.03, 0.3), "clip_z": (0.02, 0.2)}
-    rates = {**SIM, **clips, "beta": 0.4, "rho": rho}
+    rates = {**SIM, **CLIPS, "beta": 0.4, "rho": rho}
     compare(bilevel, ours(**rates, decay=0.7, epsilon=0.01), theirs, {**rates, "varrho": 0.7, "eps": 0.01},
             local_steps=RANDOM_STEPS)  # fmt: skip
+
+
+CLIPS = {"clip_x": (0.01, 0.1), "clip_y": (0.03, 0.3), "clip_z": (0.02, 0.2)}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "hyper", "renamed"),
+    [
+        (rk.FedBiO, paper.fedbio, BIO, {}),
+        (rk.FedBiOAcc, paper.fedbioacc, {**ACC, "first_batch": 2}, {"offset": ("u", 4.0)}),
+        (rk.SimFBO, paper.simfbo, SIM, {}),
+        (rk.ShroFBO, paper.shrofbo, SIM, {}),
+        (rk.ASFBO, paper.asfbo, {**SIM, **CLIPS, "beta": 0.4}, {"decay": ("varrho", 0.7), "epsilon": ("eps", 0.01)}),
+        (
+            rk.LAASFBO,
+            paper.la_asfbo,
+            {**SIM, **CLIPS, "beta": 0.4},
+            {"decay": ("varrho", 0.7), "epsilon": ("eps", 0.01)},
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_local_steps_stay_in_the_sets(bilevel, ours, theirs, hyper, renamed):
+    """Large steps: a client whose x or y left its set would be far off."""
+    numpy_problem, _, clients = bilevel
+    problem = rk.Bilevel(small.upper, small.lower, x_set=rk.Box(-0.2, 0.4), y_set=rk.Simplex())
+    large = {**hyper, "eta_x": 5.0, "eta_y": 2.0}
+    mine = {name: value for name, (_, value) in renamed.items()}
+    printed = dict(renamed.values())
+    compare((numpy_problem, problem, clients), ours(**large, **mine), theirs,
+            {**large, **printed, "project_x": box, "project_y": simplex}, x0=np.linspace(-0.2, 0.4, 3),
+            y0=np.full(4, 0.25))  # fmt: skip
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_local_steps_stay_in_the_sets_with_own_lower_levels(bilevel, accelerated):
+    numpy_problem, _, clients = bilevel
+    sets = {"x_set": rk.Box(-0.2, 0.4), "y_set": rk.Simplex()}
+    problem = numpy_problem, rk.Bilevel(small.upper, small.lower, lower_level="local", **sets), clients
+    rates, own = {"eta_x": 5.0, "eta_y": 2.0}, {"names": {"x": "x"}, "kept": {"y": "y"}}
+    printed = {"tau": 0.2, "Q": 4, "project_x": box, "project_y": simplex}
+    own |= {"x0": np.linspace(-0.2, 0.4, 3), "y0": np.full(4, 0.25)}
+    if not accelerated:
+        compare(problem, rk.FedBiOLocal(**rates, neumann_step=0.2, products=4), paper.fedbio_local,
+                {**rates, **printed}, **own)  # fmt: skip
+        return
+    more = {"delta": 1.2, "c_x": 0.5, "c_y": 0.6, "first_batch": 2}
+    compare(problem, rk.FedBiOAccLocal(**rates, **more, offset=4.0, neumann_step=0.2, products=4), paper.fedbioacc_local,
+            {**rates, **more, **printed, "u": 4.0}, **own)  # fmt: skip
 
 
 GDA = {"eta_x": 0.1, "eta_y": 0.15}

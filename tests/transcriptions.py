@@ -108,6 +108,7 @@ def mefbo(
 
 def fedbio(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, eta_z, r=np.inf, z0=None, tie_batches=False,
+    project_x=identity, project_y=identity,
 ):  # fmt: skip
     """FedBiO, Algorithm 2 and eq. 6 (the paper's η, γ, τ are eta_x, eta_y, eta_z, its u is z)."""
     x, y, z = x0, y0, np.zeros_like(y0) if z0 is None else z0
@@ -118,8 +119,8 @@ def fedbio(
             x_i, y_i, z_i = x, y, z
             for k in range(draws.steps(t, i)):
                 D_x, D_y, D_z = directions(problem, x_i, y_i, z_i, batches(draws, i, t, k, tie_batches))
-                y_i = y_i - at(eta_y, t) * D_y
-                x_i = x_i - at(eta_x, t) * D_x
+                y_i = project_y(y_i - at(eta_y, t) * D_y)
+                x_i = project_x(x_i - at(eta_x, t) * D_x)
                 z_i = ball(z_i - at(eta_z, t) * D_z, r)
             x_end[i], y_end[i], z_end[i] = x_i, y_i, z_i
         x, y, z = average(draws, x_end), average(draws, y_end), average(draws, z_end)
@@ -129,7 +130,7 @@ def fedbio(
 
 def fedbioacc(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, eta_z, delta, u, c_x, c_y, c_z, first_batch=1,
-    r=np.inf, z0=None, tie_batches=False,
+    r=np.inf, z0=None, tie_batches=False, project_x=identity, project_y=identity,
 ):  # fmt: skip
     """FedBiOAcc, Algorithm 1 (the paper's ν, ω, q are d_x, d_y, d_z, its α_t is delta_s)."""
     x, y, z = x0, y0, np.zeros_like(y0) if z0 is None else z0
@@ -150,8 +151,8 @@ def fedbioacc(
             delta_s = delta / (u + s) ** (1 / 3)
             x_old, y_old, z_old = dict(x_i), dict(y_i), dict(z_i)
             for i in C:
-                y_i[i] = y_old[i] - at(eta_y, t) * delta_s * d_y_i[i]
-                x_i[i] = x_old[i] - at(eta_x, t) * delta_s * d_x_i[i]
+                y_i[i] = project_y(y_old[i] - at(eta_y, t) * delta_s * d_y_i[i])
+                x_i[i] = project_x(x_old[i] - at(eta_x, t) * delta_s * d_x_i[i])
                 z_i[i] = ball(z_old[i] - at(eta_z, t) * delta_s * d_z_i[i], r)
             if sync:
                 x, y, z = average(draws, x_i), average(draws, y_i), average(draws, z_i)
@@ -169,20 +170,21 @@ def fedbioacc(
     return history
 
 
-def simfbo_client(problem, draws, i, t, x, y, z, eta_x, eta_y, eta_z, tie_batches):
+def simfbo_client(problem, draws, i, t, x, y, z, eta_x, eta_y, eta_z, tie_batches, project_x, project_y):
     """τ_i simultaneous local steps with a_i^{t,k} = 1; the sums q of the directions."""
     x_i, y_i, z_i = x, y, z
     q_x, q_y, q_z = np.zeros_like(x), np.zeros_like(y), np.zeros_like(z)
     for k in range(draws.steps(t, i)):
         D_x, D_y, D_z = directions(problem, x_i, y_i, z_i, batches(draws, i, t, k, tie_batches))
-        x_i, y_i, z_i = x_i - at(eta_x, t) * D_x, y_i - at(eta_y, t) * D_y, z_i - at(eta_z, t) * D_z
+        x_i, y_i = project_x(x_i - at(eta_x, t) * D_x), project_y(y_i - at(eta_y, t) * D_y)
+        z_i = z_i - at(eta_z, t) * D_z
         q_x, q_y, q_z = q_x + D_x, q_y + D_y, q_z + D_z
     return q_x, q_y, q_z
 
 
 def simfbo(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, eta_z, gamma_x, gamma_y, gamma_z, r=np.inf, z0=None,
-    tie_batches=False,
+    tie_batches=False, project_x=identity, project_y=identity,
 ):  # fmt: skip
     """SimFBO (its v is z)."""
     x, y, z = x0, y0, np.zeros_like(y0) if z0 is None else z0
@@ -191,10 +193,10 @@ def simfbo(
         q_x, q_y, q_z = {}, {}, {}
         for i in draws.participants(t):
             q_x[i], q_y[i], q_z[i] = simfbo_client(
-                problem, draws, i, t, x, y, z, eta_x, eta_y, eta_z, tie_batches
+                problem, draws, i, t, x, y, z, eta_x, eta_y, eta_z, tie_batches, project_x, project_y
             )  # fmt: skip
-        x = x - at(gamma_x, t) * direction(draws, q_x)
-        y = y - at(gamma_y, t) * direction(draws, q_y)
+        x = project_x(x - at(gamma_x, t) * direction(draws, q_x))
+        y = project_y(y - at(gamma_y, t) * direction(draws, q_y))
         z = ball(z - at(gamma_z, t) * direction(draws, q_z), r)
         history.append({"x": x, "y": y, "z": z})
     return history
@@ -211,7 +213,7 @@ def rho_of_round(draws, t, rho):
 
 def shrofbo(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, eta_z, gamma_x, gamma_y, gamma_z, rho="all", r=np.inf, z0=None,
-    tie_batches=False,
+    tie_batches=False, project_x=identity, project_y=identity,
 ):  # fmt: skip
     """ShroFBO: SimFBO with h_i = q_i/‖a_i‖₁ and server steps scaled by ρ^t."""
     x, y, z = x0, y0, np.zeros_like(y0) if z0 is None else z0
@@ -219,12 +221,14 @@ def shrofbo(
     for t in range(rounds):
         h_x, h_y, h_z = {}, {}, {}
         for i in draws.participants(t):
-            q_x, q_y, q_z = simfbo_client(problem, draws, i, t, x, y, z, eta_x, eta_y, eta_z, tie_batches)
+            q_x, q_y, q_z = simfbo_client(
+                problem, draws, i, t, x, y, z, eta_x, eta_y, eta_z, tie_batches, project_x, project_y
+            )  # fmt: skip
             tau = draws.steps(t, i)
             h_x[i], h_y[i], h_z[i] = q_x / tau, q_y / tau, q_z / tau
         rho_t = rho_of_round(draws, t, rho)
-        x = x - rho_t * at(gamma_x, t) * direction(draws, h_x)
-        y = y - rho_t * at(gamma_y, t) * direction(draws, h_y)
+        x = project_x(x - rho_t * at(gamma_x, t) * direction(draws, h_x))
+        y = project_y(y - rho_t * at(gamma_y, t) * direction(draws, h_y))
         z = ball(z - rho_t * at(gamma_z, t) * direction(draws, h_z), r)
         history.append({"x": x, "y": y, "z": z})
     return history
@@ -233,7 +237,7 @@ def shrofbo(
 def asfbo(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, eta_z, gamma_x, gamma_y, gamma_z, beta, varrho, eps,
     clip_x=(0.0, np.inf), clip_y=(0.0, np.inf), clip_z=(0.0, np.inf), rho="all", r=np.inf, z0=None, tie_batches=False,
-    storm=False,
+    storm=False, project_x=identity, project_y=identity,
 ):  # fmt: skip
     """ASFBO, Algorithm 1 and eqs. 15-30 (eps is the ρ of eq. 28; m_x, m_y, m_z are the paper's u, v, w)."""
     x, y, z = x0, y0, np.zeros_like(y0) if z0 is None else z0
@@ -248,7 +252,8 @@ def asfbo(
             q_x, q_y, q_z = m_x, m_y, m_z
             for k in range(tau - 1):  # the last step moves the client's point, but nothing reads it any more
                 x_k, y_k, z_k = x_i, y_i, z_i
-                x_i, y_i, z_i = x_k - at(eta_x, t) * m_x, y_k - at(eta_y, t) * m_y, z_k - at(eta_z, t) * m_z
+                x_i, y_i = project_x(x_k - at(eta_x, t) * m_x), project_y(y_k - at(eta_y, t) * m_y)
+                z_i = z_k - at(eta_z, t) * m_z
                 batch = batches(draws, i, t, k + 1, tie_batches)
                 D_x, D_y, D_z = directions(problem, x_i, y_i, z_i, batch)
                 if storm:  # eq. 21
@@ -271,8 +276,8 @@ def asfbo(
         gamma_y_t = np.clip(at(gamma_y, t) / (s_y + eps), *clip_y)
         gamma_z_t = np.clip(at(gamma_z, t) / (s_z + eps), *clip_z)
         rho_t = rho_of_round(draws, t, rho)
-        x = x - rho_t * gamma_x_t * h_x
-        y = y - rho_t * gamma_y_t * h_y
+        x = project_x(x - rho_t * gamma_x_t * h_x)
+        y = project_y(y - rho_t * gamma_y_t * h_y)
         z = ball(z - rho_t * gamma_z_t * h_z, r)
         history.append({"x": x, "y": y, "z": z, "s_x": s_x, "s_y": s_y, "s_z": s_z})
     return history
@@ -357,7 +362,9 @@ def Phi(problem, x, y, tau, batch):
     return problem.f_x(x, y, xi_f) - tau * problem.g_xy(x, y, xi_g) @ s
 
 
-def fedbio_local(problem, draws, x0, y0, *, rounds, eta_x, eta_y, tau, Q):
+def fedbio_local(
+    problem, draws, x0, y0, *, rounds, eta_x, eta_y, tau, Q, project_x=identity, project_y=identity,
+):  # fmt: skip
     """FedBiO-Local, Algorithm 3. tau: the Neumann step. "y" is stacked over clients."""
     x, y = x0, np.tile(y0, (draws.n, 1))
     history = []
@@ -368,8 +375,8 @@ def fedbio_local(problem, draws, x0, y0, *, rounds, eta_x, eta_y, tau, Q):
             for k in range(draws.steps(t, i)):
                 omega = problem.g_y(x_i, y_i, draws.rows("lower", i, t, k, "y"))
                 nu = Phi(problem, x_i, y_i, tau, neumann_batches(draws, i, t, k, Q))
-                y_i = y_i - at(eta_y, t) * omega
-                x_i = x_i - at(eta_x, t) * nu
+                y_i = project_y(y_i - at(eta_y, t) * omega)
+                x_i = project_x(x_i - at(eta_x, t) * nu)
             x_end[i], y[i] = x_i, y_i
         x = average(draws, x_end)
         history.append({"x": x, "y": y.copy()})
@@ -378,6 +385,7 @@ def fedbio_local(problem, draws, x0, y0, *, rounds, eta_x, eta_y, tau, Q):
 
 def fedbioacc_local(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, delta, u, c_x, c_y, tau, Q, first_batch=1,
+    project_x=identity, project_y=identity,
 ):  # fmt: skip
     """FedBiOAcc-Local, Algorithm 4. "y" and "d_y" are stacked over clients; d_y is 0 before a client's first round."""
     x, y = x0, np.tile(y0, (draws.n, 1))
@@ -400,8 +408,8 @@ def fedbioacc_local(
             delta_s = delta / (u + s) ** (1 / 3)
             x_old, y_old = dict(x_i), y.copy()
             for i in C:
-                y[i] = y_old[i] - at(eta_y, t) * delta_s * d_y[i]
-                x_i[i] = x_old[i] - at(eta_x, t) * delta_s * d_x_i[i]
+                y[i] = project_y(y_old[i] - at(eta_y, t) * delta_s * d_y[i])
+                x_i[i] = project_x(x_old[i] - at(eta_x, t) * delta_s * d_x_i[i])
             if sync:
                 x = average(draws, x_i)
                 x_i = dict.fromkeys(C, x)

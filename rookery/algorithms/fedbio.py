@@ -37,9 +37,9 @@ class FedBiO(Algorithm):
 
     Client, for k < τ, all at the old point, five independent batches:
 
-        y ← y − η_y ∇_y g,   x ← x − η_x (∇_x f − ∇²_xy g z),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
+        y ← Π_Y(y − η_y ∇_y g),   x ← Π_X(x − η_x (∇_x f − ∇²_xy g z)),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
 
-    The averages of x and y are projected on X and Y at the server.
+    Then the iterates are averaged.
 
     Args:
         eta_x, eta_y, eta_z: steps.
@@ -73,16 +73,18 @@ class FedBiO(Algorithm):
         eta = self._eta(local.round)
 
         def step(k: Any, v: Vectors) -> Vectors:
-            return self._move(v, directions(batches(local, k, self.tie_batches), v), eta)
+            return _step(local, v, directions(batches(local, k, self.tie_batches), v), eta, self.radius)
 
         return local.loop(step, down), keep, carry
 
     def _eta(self, t: Any) -> Vectors:
         return {"x": at(self.eta_x, t), "y": at(self.eta_y, t), "z": at(self.eta_z, t)}
 
-    def _move(self, v: Vectors, d: Vectors, eta: Vectors) -> Vectors:
-        new = {n: v[n] - eta[n] * d[n] for n in v}
-        return {**new, "z": ball(new["z"], self.radius)}
+
+def _step(local: Local, v: Vectors, d: Vectors, eta: Vectors, radius: Any = None) -> Vectors:
+    """v − η_v d_v, x and y projected on X and Y, z on its ball: the next directions are taken at a feasible point."""
+    keep = {"x": local.project_x, "y": local.project_y, "z": lambda z: ball(z, radius)}
+    return {n: keep[n](v[n] - eta[n] * d[n]) for n in v}
 
 
 def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
@@ -96,7 +98,7 @@ class TwoAverages(Algorithm):
 
     With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions:
 
-        v ← v − η_v δ_s d_v,                                       averaged every τ steps
+        v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
 
     The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
@@ -137,8 +139,8 @@ class TwoAverages(Algorithm):
         """The directions on one draw, as a function of the point."""
         raise NotImplementedError
 
-    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
-        return {n: v[n] - eta[n] * d[n] for n in v}
+    def _move(self, local: Local, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+        return _step(local, v, d, eta)
 
     def _combine(self, new: Callable[..., Vectors], v: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         return storm(new(v), new(old), d, beta)
@@ -156,12 +158,12 @@ class TwoAverages(Algorithm):
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
             s = local.round * local.max_tau + j
-            v = self._move(old, d, self._scaled(local.round, s), down)
+            v = self._move(local, old, d, self._scaled(local.round, s), down)
             return v, self._combine(self._at(local, j), v, old, d, self._beta(s))
 
         old, d = local.loop(step, (v, d), first=1)
         s = (local.round + 1) * local.max_tau
-        v = self._move(old, d, self._scaled(local.round, s), down)
+        v = self._move(local, old, d, self._scaled(local.round, s), down)
         return v, keep, {"old": old, "d": d, "s": jnp.asarray(s)}
 
     def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
@@ -191,7 +193,7 @@ class FedBiOAcc(TwoAverages):
 
     With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions, v = x, y, z:
 
-        v ← v − η_v δ_s d_v  (z projected),                        averaged every τ steps
+        v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
 
     The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
@@ -222,16 +224,15 @@ class FedBiOAcc(TwoAverages):
         b = batches(local, k, self.tie_batches, ahead, times)
         return lambda v: directions(b, v)
 
-    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
-        new = super()._move(v, d, eta, down)
-        return {**new, "z": ball(new["z"], self.radius)}
+    def _move(self, local: Local, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+        return _step(local, v, d, eta, self.radius)
 
 
 class FedBiOLocal(Algorithm):
     """FedBiO-Local (Algorithm 3 of FedBiOAcc's paper): each client keeps its own y_i; only x travels.
 
-    Client, for k < τ:  y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← x − η_x Φ_i(x, y_i), at the old point, with Φ_i the
-    local hypergradient by a Neumann series of ``products`` Hessian-vector products. Then x is averaged.
+    Client, for k < τ:  y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← Π_X(x − η_x Φ_i(x, y_i)), at the old point, with Φ_i
+    the local hypergradient by a Neumann series of ``products`` Hessian-vector products. Then x is averaged.
 
     Args:
         eta_x, eta_y: steps.
@@ -273,8 +274,7 @@ class FedBiOLocal(Algorithm):
         eta = {"x": at(self.eta_x, local.round), "y": at(self.eta_y, local.round)}
 
         def step(k: Any, v: Vectors) -> Vectors:
-            d = self._directions(local, k, v)
-            return {"x": v["x"] - eta["x"] * d["x"], "y": local.project_y(v["y"] - eta["y"] * d["y"])}
+            return _step(local, v, self._directions(local, k, v), eta)
 
         v = local.loop(step, {"x": down["x"], "y": keep["y"]})
         return {"x": v["x"]}, {"y": v["y"]}, carry
@@ -292,7 +292,7 @@ class FedBiOLocal(Algorithm):
 class FedBiOAccLocal(FedBiOLocal):
     """FedBiOAcc-Local (Algorithm 4 of its paper): STORM on d_x and d_y; clients keep y_i and d_y,i.
 
-        y_i ← y_i − η_y δ_s d_y,i,   x ← x − η_x δ_s d_x                     x averaged every τ steps
+        y_i ← Π_Y(y_i − η_y δ_s d_y,i),   x ← Π_X(x − η_x δ_s d_x)           x averaged every τ steps
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ))                d_x averaged every τ steps, d_y never
 
     A client that missed a round takes a fresh d_y, for its old one is stale.
@@ -365,9 +365,8 @@ class FedBiOAccLocal(FedBiOLocal):
         return self.delta / (self.offset + s) ** (1 / 3)
 
     def _move(self, local: Local, v: Vectors, d: Vectors, s: Any) -> Vectors:
-        eta_x, eta_y = at(self.eta_x, local.round), at(self.eta_y, local.round)
-        y = local.project_y(v["y"] - eta_y * self._delta(s) * d["y"])
-        return {"x": v["x"] - eta_x * self._delta(s) * d["x"], "y": y}
+        eta = {n: at(rate, local.round) * self._delta(s) for n, rate in (("x", self.eta_x), ("y", self.eta_y))}
+        return _step(local, v, d, eta)
 
     def _beta(self, s: Any) -> Vectors:
         return {"x": self.c_x * self._delta(s) ** 2, "y": self.c_y * self._delta(s) ** 2}

@@ -65,7 +65,7 @@ class AdaFBiO(LocalBSGVR):
     """AdaFBiO (Huang 2022, one instance of its family): Local-BSGVR with preconditioners, renewed at each average.
 
         a ← ϱ a + (1 − ϱ) d_x∘d_x, A = diag(√a + ε);   b ← ϱ b + (1 − ϱ)‖d_y‖, B = (b + ε) I
-        x ← x − η_x δ_s A⁻¹ d_x,   y ← y − η_y δ_s B⁻¹ d_y
+        x ← Π_X(x − η_x δ_s A⁻¹ d_x),   y ← Π_Y(y − η_y δ_s B⁻¹ d_y)
 
     Args:
         decay: ϱ; 1 with epsilon = 1 is Local-BSGVR.
@@ -95,9 +95,9 @@ class AdaFBiO(LocalBSGVR):
         both = only("x", "y", "d_x", "d_y", "a", "b")
         return (*first, replace(iterates, down=both), renewed)
 
-    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+    def _move(self, local: Local, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
         scaled = {"x": d["x"] / (jnp.sqrt(down["a"]) + self.epsilon), "y": d["y"] / (down["b"] + self.epsilon)}
-        return super()._move(v, scaled, eta, down)
+        return super()._move(local, v, scaled, eta, down)
 
     def _set_directions(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         a = self.decay * server["a"] + (1 - self.decay) * mean["x"] ** 2

@@ -33,7 +33,7 @@ Tree = Any
 class SimFBO(Algorithm):
     """SimFBO: τ_i simultaneous local steps on (x, y, z); the server steps along the sum of the directions.
 
-    Client: v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point; it uploads q_v = Σ_k D_v.
+    Client: v ← Π_V(v − η_v D_v(x, y, z)), v = x, y, z, all at the same point; it uploads q_v = Σ_k D_v.
     Server: v ← v − γ_v Σ (n/P)p_i q_v,i, z projected on the ball of ``radius``, x and y on X and Y. D_v are those of
     :func:`rookery.algorithms.common.directions`.
 
@@ -78,7 +78,7 @@ class SimFBO(Algorithm):
         def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             v, total = state
             d = directions(batches(local, k, self.tie_batches), v)
-            return {n: v[n] - eta[n] * d[n] for n in v}, add(total, d)
+            return _local_step(local, v, d, eta), add(total, d)
 
         return local.loop(step, (v, zeros(v)))[1]
 
@@ -143,7 +143,7 @@ class ASFBO(ShroFBO):
 
     Client, buffers m_v = D_v(x, y, z) afresh each round, then for k < τ_i:
 
-        v ← v − η_v m_v,    m_v ← β D_v(new point) + (1 − β) m_v;    it uploads Σ_k m_v /τ_i
+        v ← Π_V(v − η_v m_v),    m_v ← β D_v(new point) + (1 − β) m_v;    it uploads Σ_k m_v /τ_i
 
     Server, with h_v the (n/P)p_i-weighted mean:  s_v ← ϱ s_v + (1 − ϱ)‖h_v‖,
     v ← v − ρ clip(γ_v/(s_v + ε), low_v, high_v) h_v, z projected on the ball of ``radius``.
@@ -153,7 +153,7 @@ class ASFBO(ShroFBO):
         decay: ϱ.  epsilon: ε.
         clip_x, clip_y, clip_z: (low, high) bounds of the adaptive rates.
 
-    The others are those of :class:`ShroFBO`. Defaults are the paper's where it gives them (not β, radius, rho). Clipping
+    The others are those of :class:`ShroFBO`. Defaults are the paper's where it gives them (not radius, rho). Clipping
     comes last: γ_v = 0 freezes v only together with clip_v = (0, 0).
     """
 
@@ -166,7 +166,7 @@ class ASFBO(ShroFBO):
     gamma_x: Any = 0.03
     gamma_y: Any = 0.03
     gamma_z: Any = 0.05
-    beta: Any = 0.5
+    beta: Any = 0.25
     decay: Any = 0.75
     epsilon: Any = 0.001
     clip_x: tuple[Any, Any] = (0.01, 0.1)
@@ -192,7 +192,7 @@ class ASFBO(ShroFBO):
 
         def step(k: Any, state: tuple[Vectors, Vectors, Vectors]) -> tuple[Vectors, Vectors, Vectors]:
             old, m, total = state
-            v = {n: old[n] - eta[n] * m[n] for n in old}
+            v = _local_step(local, old, m, eta)
             m = self._momentum(local, k, v, old, m)
             return v, m, add(total, m)
 
@@ -221,6 +221,12 @@ class LAASFBO(ASFBO):
         b = batches(local, k, self.tie_batches)
         beta = dict.fromkeys(m, self.beta)
         return storm(directions(b, v), directions(b, old), m, beta)
+
+
+def _local_step(local: Local, v: Vectors, d: Vectors, eta: Vectors) -> Vectors:
+    """v − η_v d_v, x and y projected on X and Y; z is free until the server projects it, as in the papers."""
+    keep = {"x": local.project_x, "y": local.project_y, "z": lambda z: z}
+    return {n: keep[n](v[n] - eta[n] * d[n]) for n in v}
 
 
 def _ordered(low: Any, high: Any) -> bool:

@@ -78,15 +78,20 @@ def data_cleaning(
     split: Literal["iid", "shards", "one-class"] = "iid",
     validation: float | int | None = None,
     bounded: bool = False,
+    always_wrong: bool = False,
+    oracle: bool = False,
     hidden: Sequence[int] = (200,),
     rc: float = 0.0,
 ) -> Task:
     """min over x of the mean validation loss of the network y*(x), y*(x) = argmin of the mean of w_j ℓ_j(y) + rc‖y‖².
 
-    The labels of a fraction ``noise`` of all training samples are replaced by uniformly random ones; those of validation
-    images are clean. x has one entry for each training sample of all clients, and a client's data touch only its own:
-    w_j = σ(x_j), from x = 0 (``form="sigmoid"``), or w_j = x_j, from x = 1 (``form="linear"``), which ``bounded`` keeps
-    in [0, 1]: with negative weights the lower level has no minimum. The whole network pixels–hidden–classes is y.
+    The labels of a fraction ``noise`` of all training samples are replaced by uniformly random ones, which may be the
+    right ones, or with ``always_wrong`` by random wrong ones; those of validation images are clean. x has one entry
+    for each training sample of all clients, and a client's data touch only its own: w_j = σ(x_j), from x = 0
+    (``form="sigmoid"``), or w_j = x_j, from x = 1 (``form="linear"``), which ``bounded`` keeps in [0, 1]: with
+    negative weights the lower level has no minimum. The whole network pixels–hidden–classes is y. With ``oracle`` x
+    starts at the truth, weight 1 for right labels and 0 for wrong ones: FedAvg, which leaves x where it is, is then
+    the ceiling.
 
     ``split`` is that of hyper-representation, "iid" or "shards", with the fraction ``validation`` held out. Or it is
     "one-class": client m validates on ``validation`` (50) images of class m alone (m modulo the number of classes), and
@@ -102,7 +107,7 @@ def data_cleaning(
     else:
         lower, upper = deal(data.train_labels, clients, seed, split, validation)
     training, held = np.concatenate(lower), np.concatenate(upper)
-    noisy, wrong = _noisy(data, training, noise, seed)
+    noisy, wrong = _noisy(data, training, noise, seed, always_wrong)
     entry = np.zeros(len(noisy), np.int32)
     entry[training] = np.arange(len(training))
     clean = examples(data.train_images, data.train_labels)
@@ -112,18 +117,27 @@ def data_cleaning(
     return Task(
         Bilevel(loss, _Lower(loss.pixels, form, rc), x_set=Box(0.0, 1.0) if bounded else None),
         Clients(Split(given, lower, "lower"), Split(clean, upper, "upper")),
-        jnp.zeros(len(training)) if form == "sigmoid" else jnp.ones(len(training)),
+        _first_weights(form, wrong, oracle),
         MLP((data.pixels, *hidden, data.classes), jax.random.key(seed)),
         _Cleaned(Score.of(loss.logits, data), validate, jnp.asarray(wrong), form),
     )
 
 
-def _noisy(data: Dataset, training: np.ndarray, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _first_weights(form: Form, wrong: np.ndarray, oracle: bool) -> Array:
+    """x at the start: equal weights, or those of somebody who knows which labels are wrong."""
+    if form == "sigmoid":
+        return jnp.where(wrong, -20.0, 20.0) if oracle else jnp.zeros(len(wrong))
+    return jnp.where(wrong, 0.0, 1.0) if oracle else jnp.ones(len(wrong))
+
+
+def _noisy(
+    data: Dataset, training: np.ndarray, noise: float, seed: int, always_wrong: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """(labels of all images, those of the training samples noisy; which of the training samples have a wrong one)."""
     if not 0 < noise < 1:
         raise ValueError(f"noise must be a fraction between 0 and 1, got {noise!r}")
     labels = data.train_labels.copy()
-    labels[training], _ = partition.noisy_labels(labels[training], noise, seed, data.classes)
+    labels[training], _ = partition.noisy_labels(labels[training], noise, seed, data.classes, always_wrong)
     return labels, labels[training] != data.train_labels[training]
 
 
@@ -179,15 +193,15 @@ DATA_CLEANING = Recipe(
 )  # fmt: skip
 
 _ONE_CLASS_PAPER = Defaults(
-    clients=10, local_steps=5, batch_size=50, rounds=600, algorithm="FedBiOAcc",
+    clients=10, local_steps=5, batch_size=(200, 50), rounds=50, algorithm="FedBiOAcc",
     options={**_ONE_CLASS, "bounded": True},
     rates={
         "FedBiOAcc": {
-            "eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "delta": 30.0, "offset": 10_000.0,
-            "c_x": 0.2, "c_y": 0.2, "c_z": 0.2, "radius": 1.0,
+            "eta_x": 2000.0, "eta_y": 0.4, "eta_z": 0.2, "delta": 30.0, "offset": 10_000.0,
+            "c_x": 0.2, "c_y": 0.2, "c_z": 0.2, "tie_batches": True,
         },
-        "FedBiO": {"eta_x": 30.0, "eta_y": 0.1, "eta_z": 0.01, "radius": 1.0},
-        "FedAvg": {"eta_y": 0.1},
+        "FedBiO": {"eta_x": 3000.0, "eta_y": 0.6, "eta_z": 0.3, "tie_batches": True},
+        "FedAvg": {"eta_y": 1.0},
     },
 )  # fmt: skip
 
