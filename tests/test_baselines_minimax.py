@@ -84,6 +84,7 @@ def sagda(problem, draws, x0, y0, *, rounds, eta_x, eta_y, gamma_x, gamma_y, pro
             x_i, y_i = x, y
             for k in range(draws.steps(t, i)):
                 xi = draws.rows("upper", i, t, k, "x")
+                x_i = project_x(x_i)
                 d_x = problem.f_x(x_i, y_i, xi) - c_x_i[i] + c_x
                 d_y = problem.f_y(x_i, y_i, xi) - c_y_i[i] + c_y
                 x_i, y_i = x_i - eta_x * d_x, project_y(y_i + eta_y * d_y)
@@ -110,7 +111,7 @@ def momentum(problem, draws, x0, y0, *, rounds, eta_x, eta_y, beta_x, beta_y, pr
                 u, v = problem.f_x(x, y, xi), problem.f_y(x, y, xi)
             tau = draws.steps(t, i)
             for k in range(1, tau + 1):
-                x_i, y_i = x_i - eta_x * u, project_y(y_i + eta_y * v)
+                x_i, y_i = project_x(x_i - eta_x * u), project_y(y_i + eta_y * v)
                 xi = draws.rows("upper", i, *((t, k) if k < tau else (t + 1, 0)), "x")
                 u = (1 - beta_x) * u + beta_x * problem.f_x(x_i, y_i, xi)
                 v = (1 - beta_y) * v + beta_y * problem.f_y(x_i, y_i, xi)

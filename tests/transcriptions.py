@@ -436,6 +436,7 @@ def local_sgda_plus(
             x_i, y_i = x, y
             for k in range(draws.steps(t, i)):
                 xi = draws.rows("upper", i, t, k, "x")
+                x_i = project_x(x_i)
                 f_x, f_y = problem.f_x(x_i, y_i, xi), problem.f_y(x_tilde, y_i, xi)
                 x_i = x_i - at(eta_x, t) * f_x
                 y_i = project_y(y_i + at(eta_y, t) * f_y)
@@ -459,6 +460,7 @@ def fedsgda_plus(
             x_i, y_i = x, y
             for q in range(draws.steps(t, i)):
                 xi = draws.rows("upper", i, t, q, "x")
+                x_i = project_x(x_i)
                 f_x, f_y = problem.f_x(x_i, y_i, xi), problem.f_y(x_tilde, y_i, xi)
                 x_i = x_i - at(eta_x, t) * f_x
                 y_i = project_y(y_i + at(eta_y, t) * f_y)
@@ -475,7 +477,10 @@ def fedsgda_m(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, alpha, beta, first_batch=1, project_x=identity,
     project_y=identity,
 ):  # fmt: skip
-    """FedSGDA-M, Algorithm 2 (eta_x = ĉη, eta_y = cη). u, v are the estimates that made the last step, averaged."""
+    """FedSGDA-M, Algorithm 2 (eta_x = ĉη, eta_y = cη). u, v are the estimates that made the last step, averaged.
+
+    The paper has no constraint: lines 12-13 are projected at the client, lines 9-10 at the server, after the mean.
+    """
     x, y = x0, y0
     u = v = None
     previous = {}  # the points where the participants of the last round started their last step
@@ -485,7 +490,8 @@ def fedsgda_m(
         for i in draws.participants(t):
             x_i, y_i, u_i, v_i = x, y, u, v
             x_old, y_old = previous.get(i, (x, y))
-            for k in range(draws.steps(t, i)):
+            Q = draws.steps(t, i)
+            for k in range(Q):
                 if t == 0 and k == 0:
                     B = draw(draws, "upper", i, 0, 0, "x", first_batch)
                     u_i, v_i = problem.f_x(x, y, B), problem.f_y(x, y, B)
@@ -494,8 +500,9 @@ def fedsgda_m(
                     u_i = problem.f_x(x_i, y_i, B) + (1 - alpha) * (u_i - problem.f_x(x_old, y_old, B))
                     v_i = problem.f_y(x_i, y_i, B) + (1 - beta) * (v_i - problem.f_y(x_old, y_old, B))
                 x_old, y_old = x_i, y_i
-                x_i = x_i - at(eta_x, t) * u_i
-                y_i = project_y(y_i + at(eta_y, t) * v_i)
+                x_i, y_i = x_old - at(eta_x, t) * u_i, y_old + at(eta_y, t) * v_i
+                if k < Q - 1:
+                    x_i, y_i = project_x(x_i), project_y(y_i)
             x_end[i], y_end[i], u_end[i], v_end[i], starts[i] = x_i, y_i, u_i, v_i, (x_old, y_old)
         x, y = project_x(average(draws, x_end)), project_y(average(draws, y_end))
         u, v = average(draws, u_end), average(draws, v_end)
@@ -522,6 +529,7 @@ def codasca(
             sum_x, sum_y = np.zeros_like(x), np.zeros_like(y)
             for k in range(I):
                 xi = draws.rows("upper", i, t, k, "x")
+                x_i = project_x(x_i)
                 f_x, f_y = problem.f_x(x_i, y_i, xi), problem.f_y(x_i, y_i, xi)
                 sum_x, sum_y = sum_x + f_x, sum_y + f_y
                 step_x = f_x - c_x_i[i] + c_x + (x_i - x_ref) / Gamma_p + weight_decay * x_i
