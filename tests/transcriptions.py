@@ -285,7 +285,7 @@ def la_asfbo(problem, draws, x0, y0, **hyperparameters):
 
 def fednest(
     problem, draws, x0, y0, *, rounds, T, N, alpha, beta, eta_H=None, outer_steps=1, divide_steps=True,
-    code_series=False,
+    code_series=False, project_x=identity, project_y=identity,
 ):  # fmt: skip
     """FedNest with the full Neumann series; code_series=True: the series of the reference code."""
     x, y = x0, y0
@@ -303,9 +303,10 @@ def fednest(
                 y_i = y
                 for k in range(tau):
                     zeta = draws.rows("lower", i, t, m * draws.max_steps + k, "y")
+                    y_i = project_y(y_i)
                     y_i = y_i - beta_i * (problem.g_y(x, y_i, zeta) - problem.g_y(x, y, zeta) + q)
                 y_end[i] = y_i
-            y = average(draws, y_end)
+            y = project_y(average(draws, y_end))
         C = draws.participants(t, fresh=T)  # FedIHGP
         a = average(draws, {i: problem.f_y(x, y, draws.rows("upper", i, t, 0, "z")) for i in C})
         z = a
@@ -329,9 +330,38 @@ def fednest(
             x_i = x
             for k in range(outer_steps):
                 xi = draws.rows("upper", i, t, k, "outer")
+                x_i = project_x(x_i)
                 x_i = x_i - alpha_i * (problem.f_x(x_i, y, xi) - problem.f_x(x, y, xi) + h)
             x_end[i] = x_i
-        x = average(draws, x_end)
+        x = project_x(average(draws, x_end))
+        history.append({"x": x, "y": y})
+    return history
+
+
+def lfednest(
+    problem, draws, x0, y0, *, rounds, T, N, alpha, beta, eta_H, outer_steps=1, project_x=identity, project_y=identity,
+):  # fmt: skip
+    """LFedNest: plain local steps on y, then on x along each client's own hypergradient; steps are not divided."""
+    x, y = x0, y0
+    history = []
+    for t in range(rounds):
+        for m in range(T):
+            y_end = {}
+            for i in draws.participants(t, fresh=m):
+                y_i = y
+                for k in range(draws.steps(t, i)):
+                    y_i = project_y(y_i)
+                    y_i = y_i - beta * problem.g_y(x, y_i, draws.rows("lower", i, t, m * draws.max_steps + k, "y"))
+                y_end[i] = y_i
+            y = project_y(average(draws, y_end))
+        x_end = {}
+        for i in draws.participants(t, fresh=T):
+            x_i = x
+            for k in range(outer_steps):
+                x_i = project_x(x_i)
+                x_i = x_i - alpha * Phi(problem, x_i, y, eta_H, neumann_batches(draws, i, t, k, N))
+            x_end[i] = x_i
+        x = project_x(average(draws, x_end))
         history.append({"x": x, "y": y})
     return history
 
@@ -544,6 +574,48 @@ def codasca(
         x = project_x(x + at(gamma, t) * (average(draws, x_end) - x))
         y = project_y(y + at(gamma, t) * (average(draws, y_end) - y))
         history.append({"x": x, "y": y, "c_x": c_x, "c_y": c_y, "c_x_i": c_x_i.copy(), "c_y_i": c_y_i.copy()})
+    return history
+
+
+def fednest_minimax(
+    problem, draws, x0, y0, *, rounds, T, alpha, beta, outer_steps=1, divide_steps=True, anchors=True, project_x=identity,
+    project_y=identity,
+):  # fmt: skip
+    """FedNest for min_x max_y f; anchors=False: LFedNest for it. y sees the batches of a lower level."""
+    x, y = x0, y0
+    history = []
+    for t in range(rounds):
+        for m in range(T):  # FedInn
+            C = draws.participants(t, fresh=m)
+            q = average(draws, {i: problem.f_y(x, y, draws.rows("lower", i, t, m, "anchor")) for i in C})
+            y_end = {}
+            for i in C:
+                tau = draws.steps(t, i)
+                y_i = y
+                for k in range(tau):
+                    zeta = draws.rows("lower", i, t, m * draws.max_steps + k, "y")
+                    y_i = project_y(y_i)
+                    f_y = problem.f_y(x, y_i, zeta)
+                    if anchors:
+                        f_y = f_y - problem.f_y(x, y, zeta) + q
+                    y_i = y_i + (beta / tau if divide_steps else beta) * f_y
+                y_end[i] = y_i
+            y = project_y(average(draws, y_end))
+        C = draws.participants(t, fresh=T)  # FedOut
+        h = average(draws, {i: problem.f_x(x, y, draws.rows("upper", i, t, 0, "x")) for i in C})
+        x_end = {}
+        for i in C:
+            x_i = x
+            for k in range(outer_steps):
+                xi = draws.rows("upper", i, t, k, "outer")
+                x_i = project_x(x_i)
+                f_x = problem.f_x(x_i, y, xi)
+                if anchors:
+                    f_x = f_x - problem.f_x(x, y, xi) + h
+                x_i = x_i - (alpha / outer_steps if divide_steps else alpha) * f_x
+            x_end[i] = x_i
+        x = project_x(average(draws, x_end))
+        history.append({"x": x, "y": y})
     return history
 
 

@@ -219,8 +219,8 @@ class MomentumLocalSGDA(LocalSGDA):
 
         x ← x − η_x d_x,   y ← Π_Y(y + η_y d_y),   then   d_v ← (1 − β_v) d_v + β_v ∇_v f(new point; new batch)
 
-    x, y, d_x, d_y are averaged every τ steps. The first d_v are each client's own gradients at the start. x is projected on X
-    after every step, since a gradient is taken there before any average.
+    x, y, d_x, d_y are averaged every τ steps. The first d_v are each client's own gradients at the start. x is projected
+    on X after every step, since a gradient is taken there before any average.
 
     Args:
         beta_x, beta_y: weights of the new gradient, in (0, 1].
@@ -276,8 +276,9 @@ class FedSGDAM(LocalSGDA):
         x_s = Π_X(x_{s−1} − η_x u_s),   y_s = Π_Y(y_{s−1} + η_y v_s);   every τ-th: Π of the MEAN of these steps
         u_{s+1} = ∇_x f(x_s, y_s; B) + (1 − α)(u_s − ∇_x f(x_{s−1}, y_{s−1}; B)),   v_{s+1} likewise with β
 
-    So with one local step it is the centralised method, on constrained sets too. (x_{s−1}, y_{s−1}) is the client's own point, also right after an average: it keeps that point between rounds. A client
-    that missed a round takes the broadcast point instead.
+    So with one local step it is the centralised method, on constrained sets too. (x_{s−1}, y_{s−1}) is the client's own
+    point, also right after an average: it keeps that point between rounds. A client that missed a round takes the
+    broadcast point instead.
 
     Args:
         eta_x, eta_y: steps (ĉη and cη of the paper).
