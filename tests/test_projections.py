@@ -51,12 +51,8 @@ def test_estimates_averaged_every_step_solve_the_problem_on_a_simplex(kind, eta_
 
 # --- no client evaluates a loss outside the sets ----------------------------------------------------------------------
 
-SERVER_ONLY = "local steps are not projected"
 EXEMPT = {  # each with its reason; one that does stay inside must not be listed
     "MeFBO": "its paper projects at the server only",
-    **dict.fromkeys(["FedBiO", "FedBiOAcc", "FedBiO-Local", "FedBiOAcc-Local"], SERVER_ONLY),
-    **dict.fromkeys(["SimFBO", "ShroFBO", "ASFBO", "LA-ASFBO", "FedMBO"], SERVER_ONLY),
-    **dict.fromkeys(["Local-BSGVR", "Local-BSGM", "AdaFBiO"], SERVER_ONLY),
 }
 MARGIN = 1e-9
 
@@ -133,3 +129,32 @@ def test_a_loss_evaluated_outside_is_noticed():
 
     with pytest.raises(rk.Diverged):
         stays_inside(Leaves(), 3)
+
+
+# --- one local step of FedBiO's family is the centralised method ------------------------------------------------------
+
+
+def fit(x, y, batch):
+    return jnp.mean(jnp.sum((y - x - batch) ** 2, -1)) + jnp.sum(y**4)
+
+
+def target(x, y, batch):
+    return jnp.mean(jnp.sum((y - 2 * batch) ** 2, -1)) + jnp.mean(jnp.sum((x - batch) ** 2, -1))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [rk.FedAvg(eta_y=0.3), rk.FedBiO(eta_x=0.3, eta_y=0.3, eta_z=0.1), rk.FedBiOAcc(eta_x=0.3, eta_y=0.3, eta_z=0.1)],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_one_local_step_on_unlike_clients_is_one_step_on_all_data(algorithm):
+    """Their own projected steps would end on different faces, and the mean of those is another point."""
+    parts = [np.array([each]) for each in ([-3.0, 0.1], [0.5, 4.0], [2.0, -0.3])]
+    problem = rk.Bilevel(target, fit, x_set=rk.Box(-0.5, 0.5), y_set=rk.Simplex())
+    x0, y0 = jnp.array([0.4, -0.2]), jnp.array([0.7, 0.3])
+    ends = [
+        rk.solve(problem, algorithm, rk.Clients(data), x0, y0, rounds=5, every=5, evaluate=q.nothing)
+        for data in (parts, [np.concatenate(parts)])
+    ]
+    np.testing.assert_allclose(ends[0].x, ends[1].x, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(ends[0].y, ends[1].y, rtol=1e-10, atol=1e-12)

@@ -118,12 +118,13 @@ def fedbio(
         for i in draws.participants(t):
             x_i, y_i, z_i = x, y, z
             for k in range(draws.steps(t, i)):
+                x_i, y_i = project_x(x_i), project_y(y_i)
                 D_x, D_y, D_z = directions(problem, x_i, y_i, z_i, batches(draws, i, t, k, tie_batches))
-                y_i = project_y(y_i - at(eta_y, t) * D_y)
-                x_i = project_x(x_i - at(eta_x, t) * D_x)
+                y_i = y_i - at(eta_y, t) * D_y
+                x_i = x_i - at(eta_x, t) * D_x
                 z_i = ball(z_i - at(eta_z, t) * D_z, r)
             x_end[i], y_end[i], z_end[i] = x_i, y_i, z_i
-        x, y, z = average(draws, x_end), average(draws, y_end), average(draws, z_end)
+        x, y, z = project_x(average(draws, x_end)), project_y(average(draws, y_end)), average(draws, z_end)
         history.append({"x": x, "y": y, "z": z})
     return history
 
@@ -151,11 +152,13 @@ def fedbioacc(
             delta_s = delta / (u + s) ** (1 / 3)
             x_old, y_old, z_old = dict(x_i), dict(y_i), dict(z_i)
             for i in C:
-                y_i[i] = project_y(y_old[i] - at(eta_y, t) * delta_s * d_y_i[i])
-                x_i[i] = project_x(x_old[i] - at(eta_x, t) * delta_s * d_x_i[i])
+                y_i[i] = y_old[i] - at(eta_y, t) * delta_s * d_y_i[i]
+                x_i[i] = x_old[i] - at(eta_x, t) * delta_s * d_x_i[i]
+                if not sync:
+                    x_i[i], y_i[i] = project_x(x_i[i]), project_y(y_i[i])
                 z_i[i] = ball(z_old[i] - at(eta_z, t) * delta_s * d_z_i[i], r)
             if sync:
-                x, y, z = average(draws, x_i), average(draws, y_i), average(draws, z_i)
+                x, y, z = project_x(average(draws, x_i)), project_y(average(draws, y_i)), average(draws, z_i)
                 x_i, y_i, z_i = dict.fromkeys(C, x), dict.fromkeys(C, y), dict.fromkeys(C, z)
             for i in C:
                 batch = batches(draws, i, t + 1, 0, tie_batches) if sync else batches(draws, i, t, j, tie_batches)
@@ -403,12 +406,13 @@ def fedbio_local(
         for i in draws.participants(t):
             x_i, y_i = x, y[i].copy()
             for k in range(draws.steps(t, i)):
+                x_i = project_x(x_i)
                 omega = problem.g_y(x_i, y_i, draws.rows("lower", i, t, k, "y"))
                 nu = Phi(problem, x_i, y_i, tau, neumann_batches(draws, i, t, k, Q))
                 y_i = project_y(y_i - at(eta_y, t) * omega)
-                x_i = project_x(x_i - at(eta_x, t) * nu)
+                x_i = x_i - at(eta_x, t) * nu
             x_end[i], y[i] = x_i, y_i
-        x = average(draws, x_end)
+        x = project_x(average(draws, x_end))
         history.append({"x": x, "y": y.copy()})
     return history
 
@@ -439,9 +443,11 @@ def fedbioacc_local(
             x_old, y_old = dict(x_i), y.copy()
             for i in C:
                 y[i] = project_y(y_old[i] - at(eta_y, t) * delta_s * d_y[i])
-                x_i[i] = project_x(x_old[i] - at(eta_x, t) * delta_s * d_x_i[i])
+                x_i[i] = x_old[i] - at(eta_x, t) * delta_s * d_x_i[i]
+                if not sync:
+                    x_i[i] = project_x(x_i[i])
             if sync:
-                x = average(draws, x_i)
+                x = project_x(average(draws, x_i))
                 x_i = dict.fromkeys(C, x)
             for i in C:
                 step = (t + 1, 0) if sync else (t, j)
