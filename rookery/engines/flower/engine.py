@@ -1,6 +1,8 @@
 """``rk.Flower``: the engine that runs clients on Flower nodes."""
 
+import ipaddress
 import logging
+import re
 import sys
 import tempfile
 import threading
@@ -190,15 +192,22 @@ class _Checked:
         self.group.check()
         return list(self.transport.nodes())
 
+    def owned(self, node: int) -> None:
+        return None
+
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
         answers: Answers = self.transport.send(requests, deadline, enough)
         return answers
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT (or HOST) is this machine's own."""
-    host = address.rpartition(":")[0] or address
-    return host.strip("[]") in ("localhost", "::1") or host.startswith("127.")
+    """Whether HOST:PORT (or HOST) is this machine's own: ``localhost``, or a number that is loopback."""
+    named = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:@/\[\]]+))(?::[0-9]{1,5})?", address)
+    host = address if named is None else named[1] or named[2]
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 __all__ = ["FederationError", "Flower", "Over", "Remote"]

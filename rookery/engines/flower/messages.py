@@ -200,10 +200,11 @@ def read_answer(answer: bytes | str) -> Answer:
         return Answer({}, {}, f"its answer cannot be read: {plain(str(error))}")
 
 
-def read_greeting(answer: bytes | str, n: int, exchanges: list[bool]) -> Greeting | Answer:
+def read_greeting(answer: bytes | str, n: int, exchanges: list[bool], asked: bool) -> Greeting | Answer:
     """A node's greeting, or the answer that says why it has none.
 
-    ``n`` is the number of clients; ``exchanges`` says of each step of a round whether it is an exchange.
+    ``n`` is the number of clients; ``exchanges`` says of each step of a round whether it is an exchange, and ``asked``
+    whether the node was asked what they cost.
     """
     read = read_answer(answer)
     if read.error is not None:
@@ -219,7 +220,7 @@ def read_greeting(answer: bytes | str, n: int, exchanges: list[bool]) -> Greetin
             raise Malformed(f"sizes must be those of lower and upper, got {brief(list(sizes))}")
         sizes = {name: _list(each, f"sizes.{name}", _count, len(clients)) for name, each in sizes.items()}
         costs = _list(got("costs", lambda value, name: value), "costs", _cost)
-        if costs and [cost.exchange for cost in costs] != exchanges:
+        if (asked or costs) and [cost.exchange for cost in costs] != exchanges:
             raise Malformed(f"costs must be those of the {len(exchanges)} steps of a round")
         return Greeting(name, clients, sizes, costs)
     except Malformed as error:
