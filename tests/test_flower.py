@@ -21,14 +21,13 @@ import pytest
 
 import rookery as rk
 from rookery.commands.node import node as node_command
-from rookery.commands.node import partitions
 from rookery.engines.flower.deploy import Order, prepare_without_data
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.node import Node
 from rookery.engines.flower.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.processes import require_flower
 from rookery.engines.flower.server import FederationError, Rules
-from rookery.engines.flower.source import from_memory, from_module, open_source, tell_algorithm
+from rookery.engines.flower.source import from_memory, from_module, open_source, partitions, tell_algorithm
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.flower.transport import Direct
 from rookery.engines.walk import Careful, Moment

@@ -4,6 +4,7 @@ A SuperLink with ``--enable-supernode-auth`` lets a node in only if it signs wit
 which key each node has. So a client that is listed for a key can be claimed by whoever has that key, and by nobody else.
 """
 
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from rookery.engines.flower.grid import OverGrid
+from rookery.engines.flower.source import partitions
 
 Owners = Mapping[bytes, frozenset[int]]
 """The clients of each public key."""
@@ -19,15 +21,15 @@ Owners = Mapping[bytes, frozenset[int]]
 class KeyedGrid(OverGrid):
     """Sends to nodes with a listed key only."""
 
-    def __init__(self, grid: Grid, owners: Owners):
-        super().__init__(grid)
+    def __init__(self, grid: Grid, owners: Owners, **pace: float):
+        super().__init__(grid, **pace)
         self._owners = owners
         self._owned: dict[int, frozenset[int]] = {}
 
     def nodes(self) -> list[int]:
         """The nodes that are there and whose key is listed."""
         keys = {node.node_id: _der(node.public_key) for node in self._grid.get_nodes()}
-        self._owned = {node: self._owners[key] for node, key in keys.items() if key in self._owners}
+        self._owned = {node: self._owners[key] for node, key in keys.items() if key is not None and key in self._owners}
         return sorted(self._owned)
 
     def owned(self, node: int) -> frozenset[int]:
@@ -35,34 +37,34 @@ class KeyedGrid(OverGrid):
         return self._owned.get(node, frozenset())
 
 
-def read_owners(path: Path) -> Owners:
+def read_owners(path: Path, n: int) -> Owners:
     """The list of an operator: a TOML file with a line ``"node-0.pub" = "0-4"`` for each node under ``[nodes]``.
 
-    Names of files are relative to the list. No client may be listed twice.
+    Names of files are relative to the list. Each of the ``n`` clients is listed once.
     """
-    import tomllib
-
-    from rookery.commands.node import partitions
-
     try:
         listed = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"the list of node keys {path} is not TOML: {error}") from None
     if set(listed) != {"nodes"} or not isinstance(listed["nodes"], dict) or not listed["nodes"]:
-        raise ValueError(f"the list of node keys {path} must have a table [nodes] of clients by key file, and nothing else")
+        raise ValueError(
+            f"the list of node keys {path} must have a table [nodes] of clients by key file, and nothing else"
+        )
     owners: dict[bytes, frozenset[int]] = {}
     taken: dict[int, str] = {}
     for name, clients in listed["nodes"].items():
-        if not isinstance(clients, str):
-            raise ValueError(f"{path}: the clients of {name} must be a text like \"0,3\" or \"0-4\", got {clients!r}")
+        own = partitions(str(clients), f"{path}: the clients of {name}")
         key = _read_key(path.parent / name)
         if key in owners:
             raise ValueError(f"{path}: the key of {name} is listed twice")
-        owners[key] = frozenset(partitions(clients))
-        for client in owners[key]:
+        owners[key] = frozenset(own)
+        for client in own:
             if client in taken:
                 raise ValueError(f"{path}: client {client} is listed for {taken[client]} and for {name}")
             taken[client] = name
+    if set(taken) != set(range(n)):
+        wrong = sorted(set(taken) ^ set(range(n)))
+        raise ValueError(f"{path} must list the clients 0 to {n - 1}, each once; it is wrong about {wrong[:5]}")
     return owners
 
 

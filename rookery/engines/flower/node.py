@@ -34,7 +34,7 @@ from rookery.engines.flower.pack import Malformed, pack, plain
 from rookery.engines.flower.source import Source
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.walk import Setting, costs_of, count_steps, described, step_at
-from rookery.layout import Layout
+from rookery.layout import Layout, same_structure
 from rookery.participation import Full, Steps
 from rookery.problems import ClientWeighting, Flat
 
@@ -142,7 +142,7 @@ class Node:
             "name": self.name,
             "clients": self.clients,
             "sizes": {name: getattr(run.setting.clients, name).size.tolist() for name in ("lower", "upper")},
-            "costs": self._costs(run.setting, *_arrays((begin.x, begin.y)), begin.n) if begin.costs else [],
+            "costs": self._costs(run.setting, begin) if begin.costs else [],
         }
         return pack(None, told)
 
@@ -175,16 +175,16 @@ class Node:
         while self._folder is not None and len(self._runs) > RUNS:
             del self._runs[next(iter(self._runs))]
 
-    def _costs(self, setting: Setting, x: Array, y: Array, n: int) -> list[dict[str, Any]]:
+    def _costs(self, setting: Setting, begin: Begin) -> list[dict[str, Any]]:
         """What a round costs, for a server that has no data to trace it with: one example stands for everybody's."""
 
         def row(split: Split) -> Tree:
             return jax.tree.map(lambda leaf: leaf[:1], split.data)
 
         own = setting.clients
-        lower, upper = (Split.shared(row(split), n) for split in (own.lower, own.upper))
+        lower, upper = (Split.shared(row(split), begin.n) for split in (own.lower, own.upper))
         like = replace(setting, clients=Clients(lower, upper, server=row(own.lower)))
-        return [asdict(cost) for cost in costs_of(like, x, y)]
+        return [asdict(cost) for cost in costs_of(like, *_arrays((begin.x, begin.y)))]
 
     def _setting(self, begin: Begin, source: Source, data: Clients) -> Setting:
         from rookery.solve import _with_dtype
@@ -208,7 +208,7 @@ class Node:
         if digest in run.answers:
             return run.answers[digest]
         self._check_here(work.clients)
-        self._check_download(run, work)
+        brought = self._check_download(run, work)
         self._check_order(run, work.order)
         if work.order[:3] != run.newest[:3]:
             run.answers.clear()
@@ -222,7 +222,7 @@ class Node:
             except StateLost as error:
                 failed[str(client)] = str(error)
         if uploads:
-            run.downloads[work.exchange] = _downloads(work)
+            run.downloads[work.exchange] = brought
         run.answers[digest] = pack(uploads, {"name": self.name, "failed": failed})
         return run.answers[digest]
 
@@ -239,7 +239,8 @@ class Node:
         if order <= run.newest:
             raise Refused("stale", f"request {order} came after {run.newest}")
 
-    def _check_download(self, run: _Run, work: Work) -> None:
+    def _check_download(self, run: _Run, work: Work) -> dict[str, str]:
+        """The dtypes and shapes of what each client is brought: the same for all, and every time."""
         steps = run.setting.algorithm.round()
         if work.exchange >= count_steps(steps) or not isinstance(step_at(steps, work.exchange), Exchange):
             raise Refused("error", f"step {work.exchange} of a round is no exchange")
@@ -248,6 +249,7 @@ class Node:
         now, before = _downloads(work), run.downloads.get(work.exchange)
         if now is None or (before is not None and now != before):
             raise Refused("error", f"exchange {work.exchange} brings {now} to its clients, before it was {before}")
+        return now
 
     def _check_sizes(self, run: _Run, work: Work) -> None:
         """A whole set of unequal sizes is visited example by example: everywhere, if it is so anywhere."""
@@ -346,7 +348,7 @@ def _arrays(tree: Tree) -> Tree:
 
 
 def _alike(one: Tree, other: Tree) -> bool:
-    return jax.tree.structure(one) == jax.tree.structure(other) and described(one) == described(other)
+    return same_structure(one, other) and described(one) == described(other)
 
 
 def _begun(store: Store) -> Begin | None:

@@ -36,6 +36,7 @@ from rookery.engines.walk import (
     step_at,
 )
 from rookery.keys import PARTICIPANTS, fold
+from rookery.layout import same_structure
 from rookery.participation import Participation, Uniform
 
 Tree = Any
@@ -127,7 +128,7 @@ class Federation:
         if memory is not None:
             self.versions = {int(client): tuple(version) for client, version in memory["versions"].items()}
         self.activity = np.zeros((count_steps(setting.algorithm.round()), 2, 3), np.int64)
-        self.session = time.time_ns() // 1000
+        self.session = max(time.time_ns() // 1000, 0 if memory is None else memory["session"] + 1)
         self.claims: dict[int, Greeting] = {}
         """What each node that is there said of itself; a client lives on the first that claims it."""
         self.hosts: dict[int, int] = {}
@@ -335,7 +336,7 @@ class Federation:
     def memory(self) -> dict[str, Any]:
         """What a server needs beside its state to go on with this federation."""
         versions = {str(client): list(version) for client, version in self.versions.items()}
-        return {"run": self.run, "versions": versions, "record": self.record}
+        return {"run": self.run, "session": self.session, "versions": versions, "record": self.record}
 
     def gather(self, state: State, final: bool = False) -> State:
         """The state with what clients keep, if the solution shows it; at the end always, unless ``collect`` is off."""
@@ -374,7 +375,7 @@ class Federation:
                 if client not in read.rows:
                     continue
                 row = read.rows[client]
-                if jax.tree.structure(row) != jax.tree.structure(wanted) or described(row) != described(wanted):
+                if not same_structure(row, wanted) or described(row) != described(wanted):
                     told = plain(str(described(row)))
                     log.warning("client %s keeps %s, it should be %s", client, told, described(wanted))
                     continue
@@ -504,10 +505,10 @@ class Round(Walk):
 
     def _alike(self, uploads: dict[int, Tree]) -> dict[int, Tree]:
         """Those of one structure, that of most: the same arrays could be in lists or in tuples, or beside a None."""
-        shapes = {client: jax.tree.structure(upload) for client, upload in uploads.items()}
+        shapes = {client: str(jax.tree.structure(upload)) for client, upload in uploads.items()}
         if len(set(shapes.values())) <= 1:
             return uploads
-        usual = max(set(shapes.values()), key=lambda shape: (Counter(shapes.values())[shape], -len(str(shape))))
+        usual = max(sorted(set(shapes.values())), key=lambda shape: (list(shapes.values()).count(shape), -len(shape)))
         for client in [client for client, shape in shapes.items() if shape != usual]:
             name = self.federation.names.get(self.federation.hosts[client], "a node")
             self._leave_out(name, f"the upload of client {client} has another structure than most")
