@@ -69,21 +69,25 @@ def read_owners(path: Path, n: int) -> Owners:
 
 
 def _read_key(path: Path) -> bytes:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
     try:
         return _encoded(load_ssh_public_key(path.read_bytes()))
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{path} is not a public key in OpenSSH's format: {error}") from None
 
 
 def _der(told: bytes) -> bytes | None:
     """A key as a SuperLink tells it (PEM); None if it is no key."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
         return _encoded(load_pem_public_key(told))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
 
 

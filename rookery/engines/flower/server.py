@@ -46,8 +46,6 @@ SILENCE = 30.0
 """Seconds before a node that did not answer is greeted again: a SuperLink lists one that was killed for another minute."""
 PROBE = 5.0
 """Seconds for a node to show that it is there when another claims its clients."""
-REASONS = 1000
-"""How many different reasons to leave out an upload are told apart: a node could invent new ones for ever."""
 
 
 class FederationError(ConnectionError):
@@ -128,7 +126,7 @@ class Federation:
         if memory is not None:
             self.versions = {int(client): tuple(version) for client, version in memory["versions"].items()}
         self.activity = np.zeros((count_steps(setting.algorithm.round()), 2, 3), np.int64)
-        self.session = max(time.time_ns() // 1000, 0 if memory is None else memory["session"] + 1)
+        self.session = max(time.time_ns() // 1000, 0 if memory is None else memory.get("session", 0) + 1)
         self.claims: dict[int, Greeting] = {}
         """What each node that is there said of itself; a client lives on the first that claims it."""
         self.hosts: dict[int, int] = {}
@@ -569,9 +567,8 @@ class Round(Walk):
         return good
 
     def _leave_out(self, name: str, reason: str) -> None:
-        told = f"{name}: {reason}"
-        for counter in (self.problems, self.federation.left_out):
-            counter[told if told in counter or len(counter) < REASONS else "another reason"] += 1
+        self.problems[f"{name}: {reason}"] += 1
+        self.federation.left_out[f"{name}: {reason}"] += 1
         log.warning("round %d: left out %s: %s", self.number, name, reason)
 
     def _shortage(self, uploads: Mapping[int, Tree]) -> str:
