@@ -400,4 +400,7 @@ def _algorithm(value: Any, name: str) -> dict[str, Any]:
     got = _Fields(_table(value, name), name)
     told = {"name": got("name", _text), "rates": got("rates", _table)}
     got.done()
+    for rate, each in told["rates"].items():
+        if type(each) is int:  # a number of steps or terms of the algorithm's own
+            _whole(each, rate, -MOST_STEPS, MOST_STEPS)
     return told
