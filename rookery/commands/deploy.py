@@ -194,6 +194,12 @@ each node's key is registered once (`flwr supernode register certs/node-0.pub he
     flower-supernode --superlink superlink.example.org:8000 --root-certificates ca.pem \\
         --auth-supernode-private-key node-0.key --node-config 'partition-id=0 folder="nodes/0"'
 
+`node-keys="/path/keys.toml"` in the run's configuration lists the clients of each key; then no node can claim another's:
+
+    [nodes]
+    "node-0.pub" = "0"
+    "node-1.pub" = "1"
+
 Whoever reaches the SuperLink's Control API can submit a run, whose code SuperNodes execute: put a proxy in front of it
 that lets only `/v1/fleet/` in from outside.
 
