@@ -21,14 +21,13 @@ import pytest
 
 import rookery as rk
 from rookery.commands.node import node as node_command
-from rookery.commands.node import partitions
 from rookery.engines.flower.deploy import Order, prepare_without_data
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.node import Node
 from rookery.engines.flower.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.processes import require_flower
 from rookery.engines.flower.server import FederationError, Rules
-from rookery.engines.flower.source import from_memory, from_module, open_source, tell_algorithm
+from rookery.engines.flower.source import from_memory, from_module, open_source, partitions, tell_algorithm
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.flower.transport import Direct
 from rookery.engines.walk import Careful, Moment
@@ -215,8 +214,9 @@ def test_no_spoiled_byte_does_more_than_be_refused():
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_only_what_was_counted_stays(tmp_path, on_disk):
-    folder = tmp_path if on_disk else None
+    folder = tmp_path / "run" if on_disk else None
     store = Store(folder)
+    store.begin(b"")
 
     def again():
         return Store(folder) if on_disk else store
@@ -242,11 +242,13 @@ def test_only_what_was_counted_stays(tmp_path, on_disk):
 
 
 def test_a_damaged_file_is_lost_state(tmp_path):
-    Store(tmp_path).write(1, (0, 0, 0), {"m": np.ones(3)})
+    store = Store(tmp_path / "run")
+    store.begin(b"")
+    store.write(1, (0, 0, 0), {"m": np.ones(3)})
     (file,) = tmp_path.rglob("*.state")
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(StateLost):
-        Store(tmp_path).settle(1, (0, 0, 0), 1)
+        Store(tmp_path / "run").settle(1, (0, 0, 0), 1)
 
 
 # --- a node -----------------------------------------------------------------------------------------------------------
@@ -316,7 +318,9 @@ def test_errors_of_a_problem_are_told():
     def fails():
         raise RuntimeError("the disk is gone")
 
-    told = unpack(Node(fails, [0]).answer(pack({}, {"kind": "begin", "x64": True, "n": N})))[1]
+    transport = Recorder(case.nodes())
+    case.federate(transport, 1)
+    told = unpack(Node(fails, [0]).answer(transport.requests[0][1]))[1]
     assert told["error"] == "RuntimeError: the disk is gone"
     assert "RuntimeError: the disk is gone" in str(_failure(lambda: case.federate(Direct([Node(fails, [0])]), 1)))
     assert "cannot be read" not in unpack(case.nodes()[0].answer(b"rubbish"))[1]["error"]
@@ -329,14 +333,15 @@ def _failure(action):
     return caught.value
 
 
-@pytest.mark.parametrize("run", ["../up", "", "a/b", "."])
+@pytest.mark.parametrize("run", ["../up", "", "a/b", ".", "Documents", "0" * 31, "0" * 32 + "/..", "A" * 32, 7, None])
 def test_a_run_cannot_name_a_folder_outside(tmp_path, run):
     case = Case(rk.FedBiOLocal())
     transport = Recorder(case.nodes())
     case.federate(transport, 1)
     tree, meta = unpack(transport.requests[0][1])
     told = unpack(case.nodes(folder=tmp_path)[0].answer(pack(tree, {**meta, "run": run})))[1]
-    assert "letters, digits" in told["error"]
+    assert "run must be" in told["error"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_partitions_must_be_different():
@@ -714,11 +719,11 @@ def test_a_node_forgets_old_runs_but_finds_them_on_disk(tmp_path):
     begin, exchange = (next(request for _, request in transport.requests if unpack(request)[1]["kind"] == kind)
                        for kind in ("begin", "exchange"))  # fmt: skip
     for number in range(6):
-        told = unpack(node.answer(pack(unpack(begin)[0], {**unpack(begin)[1], "run": f"run{number}"})))[1]
+        told = unpack(node.answer(pack(unpack(begin)[0], {**unpack(begin)[1], "run": f"{number:032x}"})))[1]
         assert told["clients"] == [0, 1, 2, 3]
     tree, meta = unpack(exchange)
     assert len(node._runs) == 4
-    assert "failed" in unpack(node.answer(pack(tree, {**meta, "run": "run0"})))[1]
+    assert "failed" in unpack(node.answer(pack(tree, {**meta, "run": f"{0:032x}"})))[1]
 
 
 def test_a_server_that_diverges_stops():

@@ -563,7 +563,7 @@ def test_only_nodes_with_a_known_key_get_in_and_only_over_tls(tmp_path):
 
     world = World(tmp_path, rk.MeFBO())
     certs, other = tmp_path / "certs", tmp_path / "other"
-    rookery("certs", str(certs), "--host", "127.0.0.1", "--nodes", "2")
+    rookery("certs", str(certs), "--host", "127.0.0.1", "--nodes", "3")
     rookery("certs", str(other), "--host", "127.0.0.1", "--nodes", "1")
     root = (certs / "ca.pem").read_bytes()
     with started(tmp_path / "site") as group:
@@ -576,7 +576,7 @@ def test_only_nodes_with_a_known_key_get_in_and_only_over_tls(tmp_path):
         home.mkdir(exist_ok=True)
         link = f'[superlink.here]\naddress = "{here.address}"\nroot-certificates = "{certs / "ca.pem"}"\n'
         (home / "config.toml").write_text(link)
-        for number in range(2):
+        for number in range(3):
             key = certs / f"node-{number}.pub"
             subprocess.run(
                 [flower("flwr"), "supernode", "register", str(key), "here", "--name", f"site-{number}"],
@@ -592,8 +592,14 @@ def test_only_nodes_with_a_known_key_get_in_and_only_over_tls(tmp_path):
         for how, reason in refused:
             with pytest.raises(NotAdmitted, match=reason):
                 serve(here.address, lambda request: pytest.fail("it got in"), threading.Event(), patience=0.0, **how)
-        for number, partition in enumerate(("0,2", "1,3")):
+        (certs / "keys.toml").write_text('[nodes]\n"node-0.pub" = "0,2"\n"node-1.pub" = "1,3"\n')
+        keyed = {"superlink": here.address, "certificates": certs / "ca.pem", "keys": certs / "keys.toml"}
+        for number, partition in ((2, "0-3"), (0, "0,2")):  # the first has a key that is registered, but not listed
             more = ["--root-certificates", str(certs / "ca.pem"), "--key", str(certs / f"node-{number}.key")]
             here.start_node(number, partition, more)
-        engine = rk.Flower(superlink=here.address, certificates=certs / "ca.pem")
-        assert_same(world.solve(3, engine=engine), world.solve(3))
+        with pytest.raises(rk.FederationError, match="of 4 clients are on no node") as caught:
+            world.solve(3, engine=rk.Flower(**keyed, patience=20.0))
+        assert "node-2" not in str(caught.value)
+        more = ["--root-certificates", str(certs / "ca.pem"), "--key", str(certs / "node-1.key")]
+        here.start_node(1, "1,3", more)
+        assert_same(world.solve(3, engine=rk.Flower(**keyed)), world.solve(3))

@@ -39,6 +39,7 @@ def run_command(
     deadline: Annotated[float, typer.Option(help="Seconds to wait for an exchange.")] = 120.0,
     patience: Annotated[float, typer.Option(help="Seconds to wait for all clients at the start.")] = 600.0,
     root_certificates: Annotated[Path | None, typer.Option(help="The root certificate of the SuperLink.")] = None,
+    node_keys: Annotated[Path | None, typer.Option(help="A TOML file: the clients of each node's key.")] = None,
 ) -> None:
     """Be the server of a federation whose clients live on nodes (rookery node), through a SuperLink that is there.
 
@@ -57,7 +58,7 @@ def run_command(
     if not isinstance(least, int | float):
         raise ValueError(f"--quorum must be a share such as 0.5 or a number such as 2, got {quorum!r}")
     engine = Flower(
-        superlink=superlink, certificates=root_certificates, quorum=least, attempts=attempts,
+        superlink=superlink, certificates=root_certificates, keys=node_keys, quorum=least, attempts=attempts,
         over_selection=over_selection, deadline=deadline, patience=patience,
     )  # fmt: skip
     solution = run_deployed(open_source(problem), config, engine, out, Path(problem).stem)
@@ -95,6 +96,7 @@ def init(
         "over-selection": 1.0,
         "deadline": 600.0,
         "patience": 600.0,
+        "node-keys": "",
         "out": f"runs/{name}",
     }
     files = {
@@ -191,6 +193,12 @@ each node's key is registered once (`flwr supernode register certs/node-0.pub he
 
     flower-supernode --superlink superlink.example.org:8000 --root-certificates ca.pem \\
         --auth-supernode-private-key node-0.key --node-config 'partition-id=0 folder="nodes/0"'
+
+`node-keys="/path/keys.toml"` in the run's configuration lists the clients of each key; then no node can claim another's:
+
+    [nodes]
+    "node-0.pub" = "0"
+    "node-1.pub" = "1"
 
 Whoever reaches the SuperLink's Control API can submit a run, whose code SuperNodes execute: put a proxy in front of it
 that lets only `/v1/fleet/` in from outside.

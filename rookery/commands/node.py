@@ -30,7 +30,7 @@ def node(
     from rookery.engines.flower.engine import is_loopback
     from rookery.engines.flower.node import Node
     from rookery.engines.flower.processes import require_flower
-    from rookery.engines.flower.source import open_source
+    from rookery.engines.flower.source import open_source, partitions
 
     require_flower()
     if root_certificates is None and not is_loopback(superlink):
@@ -44,7 +44,7 @@ def node(
     keep_compiled()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else every look for messages is a line
-    clients = partitions(partition)
+    clients = partitions(partition, "--partition")
     hosted = Node(lambda: open_source(problem), clients, folder, name)
     stop = threading.Event()
 
@@ -76,17 +76,6 @@ def keep_compiled() -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def partitions(text: str) -> list[int]:
-    """Numbers from ``0,3`` or ``0-4`` or both."""
-    found: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ValueError(f"--partition must be numbers and ranges like 0,3 or 0-4, got {text!r}")
-        found += range(int(low), int(high) + 1) if dash else [int(low)]
-    return found
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import fleet_http_connection
 
 from rookery.engines.flower.grid import TYPE, unwrapped, wrapped
+from rookery.engines.flower.pack import plain
 from rookery.engines.flower.processes import NotAdmitted, wait_until_reachable
 
 if TYPE_CHECKING:
@@ -98,8 +99,23 @@ clientapp = "rookeryrun.app:client"
 
 def ready_to_serve() -> None:
     """Imports what the server needs: a second, best spent while a SuperLink starts."""
-    import flwr.cli.build
-    import flwr.superlink.grid  # noqa: F401
+    import flwr.cli.build  # noqa: F401
+    from flwr.superlink.grid import http_grid
+
+    grid: Any = http_grid
+    grid.pull_objects = _pull_readable
+
+
+def _pull_readable(object_ids: list[str], **more: Any) -> dict[str, bytes]:
+    """The parts of a node's reply. One that cannot be put together counts as lost: Flower would end the server for it."""
+    contents: dict[str, bytes] = inflatable_utils.pull_objects(object_ids, **more)
+    try:
+        found = inflatable_utils.inflate_object_from_contents(object_ids[-1], dict(contents))
+        if not isinstance(found, Message):
+            raise TypeError(f"a reply is a Message, got {type(found).__name__}")
+    except Exception as error:
+        raise inflatable_utils.ObjectPullError(object_ids[-1], f"{type(error).__name__}: {error}") from None
+    return contents
 
 
 @contextmanager
@@ -107,6 +123,7 @@ def open_run(address: str, certificates: bytes | None = None, patience: float = 
     """A new run on a SuperLink (started with ``--isolation process``) and the ``Grid`` of its server: this process."""
     from flwr.superlink.grid import HttpGrid
 
+    ready_to_serve()
     bundle = _bundle()
     wait_until_reachable(address, certificates, patience)
     insecure = certificates is None
@@ -246,6 +263,11 @@ def _keys(path: Path) -> tuple[Any, Any]:
     return private, private.public_key()
 
 
+def _refusal(reason: str, message: Message) -> Message:
+    log.warning("%s", plain(reason))
+    return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=plain(reason)), reply_to=message)
+
+
 class _Link:
     """A node's connection while it holds."""
 
@@ -274,17 +296,20 @@ class _Link:
         names = [part.object_id for part in iterate_object_tree(tree)]
         contents = inflatable_utils.pull_objects(names, lambda name: self._pull(run, name))
         self._confirm(run, head.metadata.message_id)
-        message: Any = inflatable_utils.inflate_object_from_contents(tree.object_id, contents)
-        message.metadata.__dict__["_message_id"] = tree.object_id
         started = time.monotonic()
-        reply = self._reply(message)
+        try:
+            message: Any = inflatable_utils.inflate_object_from_contents(tree.object_id, contents)
+            message.metadata.__dict__["_message_id"] = tree.object_id
+            reply = self._reply(message)
+        except Exception as error:  # whatever somebody sent, this node lives on
+            head.metadata.__dict__["_message_id"] = tree.object_id
+            reply = _refusal(f"a message that cannot be read: {type(error).__name__}: {error}", head)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         self._deliver(run, reply, time.monotonic() - started)
 
     def _reply(self, message: Message) -> Message:
         if message.metadata.message_type != TYPE:  # only our own code is run here
-            reason = f"this node answers {TYPE} only, got {message.metadata.message_type}"
-            return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+            return _refusal(f"this node answers {TYPE} only, got {message.metadata.message_type}", message)
         return Message(wrapped(self._answer(unwrapped(message))), reply_to=message)
 
     def _deliver(self, run: int, reply: Message, seconds: float) -> None:

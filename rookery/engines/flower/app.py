@@ -13,6 +13,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from rookery.engines.flower.claims import KeyedGrid, read_owners
 from rookery.engines.flower.deploy import run_deployed
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.grid import OverGrid
@@ -49,9 +50,11 @@ def server_app(open_source: OpenSource, title: str) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        quorum = config["quorum"]
+        source, quorum, listed = open_source(), config["quorum"], str(config["node-keys"])
+        pace = {"poll": 0.1, "slowest": 1.0}
+        owners = read_owners(Path(listed).expanduser(), source.n) if listed else None
         engine = _Lasting(
-            transport=OverGrid(grid, poll=0.1, slowest=1.0),
+            transport=OverGrid(grid, **pace) if owners is None else KeyedGrid(grid, owners, **pace),
             quorum=quorum if isinstance(quorum, int) else float(str(quorum)),
             attempts=int(str(config["attempts"])),
             over_selection=float(str(config["over-selection"])),
@@ -59,7 +62,7 @@ def server_app(open_source: OpenSource, title: str) -> ServerApp:
             patience=float(str(config["patience"])),
         )
         folder = Path(str(config["out"])).expanduser().resolve()
-        solution = run_deployed(open_source(), config, engine, folder, title)
+        solution = run_deployed(source, config, engine, folder, title)
         print(f"round {solution.rounds}: {solution.history.last}; the run is in {folder} (process {os.getpid()})")
 
     return app
@@ -72,3 +75,7 @@ class _Lasting(Over):
     @property
     def lasting(self) -> bool:
         return True
+
+    @property
+    def ours(self) -> bool:
+        return False

@@ -1,6 +1,8 @@
 """``rk.Flower``: the engine that runs clients on Flower nodes."""
 
+import ipaddress
 import logging
+import re
 import sys
 import tempfile
 import threading
@@ -87,6 +89,7 @@ class Flower(Remote):
         problem: where node processes find the problem.
         superlink: HOST:PORT of a SuperLink that is there already, with nodes of its own.
         certificates: the file of the root certificate of that SuperLink.
+        keys: a TOML file that lists the clients of each node's key; no other node is spoken to.
         folder: where logs and what clients keep go, so that a run can be resumed; by default a temporary folder.
     """
 
@@ -94,12 +97,13 @@ class Flower(Remote):
     problem: str | None = None
     superlink: str | None = None
     certificates: Path | None = None
+    keys: Path | None = None
     folder: Path | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_flower()
-        for name in ("certificates", "folder"):
+        for name in ("certificates", "keys", "folder"):
             if isinstance(given := getattr(self, name), str):
                 object.__setattr__(self, name, Path(given))
         if not isinstance(self.nodes, int) or self.nodes < 1:
@@ -112,6 +116,14 @@ class Flower(Remote):
                 "without TLS; rookery deploy certs makes some"
             )
 
+        if self.keys is not None and self.certificates is None:
+            raise ValueError("keys must be given with superlink and certificates: a node proves its key over TLS only")
+
+    @property
+    def ours(self) -> bool:
+        """Unless they come to a SuperLink that is there already."""
+        return self.superlink is None
+
     @property
     def lasting(self) -> bool:
         """With a folder, or nodes of others."""
@@ -123,11 +135,13 @@ class Flower(Remote):
         logging.getLogger("flwr").setLevel(logging.ERROR)
         if self.superlink is not None:
             from rookery.engines.flower.adapter import open_run
+            from rookery.engines.flower.claims import KeyedGrid, read_owners
             from rookery.engines.flower.grid import OverGrid
 
             root = None if self.certificates is None else self.certificates.read_bytes()
+            owners = None if self.keys is None else read_owners(self.keys, run.setting.clients.n)
             with open_run(self.superlink, root) as grid:
-                yield OverGrid(grid)
+                yield OverGrid(grid) if owners is None else KeyedGrid(grid, owners)
             return
         with ExitStack() as stack:
             folder = self.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rookery-")))
@@ -190,15 +204,22 @@ class _Checked:
         self.group.check()
         return list(self.transport.nodes())
 
+    def owned(self, node: int) -> None:
+        return None
+
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
         answers: Answers = self.transport.send(requests, deadline, enough)
         return answers
 
 
 def is_loopback(address: str) -> bool:
-    """Whether HOST:PORT (or HOST) is this machine's own."""
-    host = address.rpartition(":")[0] or address
-    return host.strip("[]") in ("localhost", "::1") or host.startswith("127.")
+    """Whether HOST:PORT (or HOST) is this machine's own: ``localhost``, or a number that is loopback."""
+    named = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:@/\[\]]+))(?::[0-9]{1,5})?", address)
+    host = address if named is None else named[1] or named[2]
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 __all__ = ["FederationError", "Flower", "Over", "Remote"]

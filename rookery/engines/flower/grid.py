@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -40,6 +40,10 @@ class OverGrid:
     def nodes(self) -> list[int]:
         """The nodes that the SuperLink has heard of lately."""
         return sorted(self._grid.get_node_ids())
+
+    def owned(self, node: int) -> Collection[int] | None:
+        """Nobody says; see ``claims.py``."""
+        return None
 
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
         """One message a node. Answers are told apart by the message that they reply to: a lost node has no name."""

@@ -18,11 +18,23 @@ MAGIC = b"RKY1"
 DTYPES = ("float32", "float64", "int32", "int64", "uint32", "bool")
 """What may travel; always little-endian."""
 
+HEADER = 2**23
+"""The most bytes of a header: read as JSON it takes some thirty times as many, so that this bounds what a lie may cost."""
+ARRAYS = 2**18
+"""The most arrays in a message."""
+DIMENSIONS = 32
+"""The most dimensions of an array: those that NumPy has had for long."""
+DEPTH = 32
+"""How deep lists and tables may be nested."""
+DIGITS = 20
+"""The most letters of a whole number: 64 bits."""
+
 _HEAD = struct.Struct("<4sI")
+_VAST = 2**40
 
 
 class Malformed(ValueError):
-    """A buffer that is not a message."""
+    """A buffer that is not a message, or a message that is not what it should be."""
 
 
 def pack(tree: Tree, meta: Mapping[str, Any] | None = None) -> bytes:
@@ -31,6 +43,10 @@ def pack(tree: Tree, meta: Mapping[str, Any] | None = None) -> bytes:
     skeleton = _skeleton(tree, arrays, "message")
     told = [[array.dtype.name, list(array.shape)] for array in arrays]
     header = json.dumps({"meta": dict(meta or {}), "tree": skeleton, "arrays": told}).encode()
+    if len(header) > HEADER or len(arrays) > ARRAYS:
+        raise ValueError(
+            f"a message has at most {ARRAYS} arrays and {HEADER} bytes before them, got {len(arrays)} and {len(header)}"
+        )
     return b"".join([_HEAD.pack(MAGIC, len(header)), header, *(array.tobytes() for array in arrays)])
 
 
@@ -53,7 +69,8 @@ def unpack(buffer: bytes) -> tuple[Tree, dict[str, Any]]:
     used: list[int] = []
     tree = _tree(header["tree"], arrays, used)
     if sorted(used) != list(range(len(arrays))):
-        raise Malformed(f"every array must be in the tree once, there are {len(arrays)} and it names {sorted(used)}")
+        names = brief(sorted(used))
+        raise Malformed(f"every array must be in the tree once, there are {len(arrays)} and it names {names}")
     return tree, header["meta"]
 
 
@@ -68,25 +85,94 @@ def _header(buffer: bytes) -> tuple[dict[str, Any], int]:
         raise Malformed(f"a message starts with {MAGIC!r}, got {bytes(buffer[:8])!r}")
     length = _HEAD.unpack_from(buffer)[1]
     end = _HEAD.size + length
+    if length > HEADER:
+        raise Malformed(f"a header has at most {HEADER} bytes, this one {length}")
     if end > len(buffer):
         raise Malformed(f"the header has {length} bytes, the buffer only {len(buffer) - _HEAD.size} after its start")
-    try:
-        header = json.loads(buffer[_HEAD.size : end])
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"the header is not JSON: {error}") from None
+    header = _json(bytes(buffer[_HEAD.size : end]))
     if not isinstance(header, dict) or set(header) != {"meta", "tree", "arrays"}:
-        raise Malformed(f"the header must have meta, tree and arrays, got {str(header)[:80]}")
+        raise Malformed(f"the header must have meta, tree and arrays, got {brief(header)}")
     if not isinstance(header["meta"], dict) or not isinstance(header["arrays"], list):
         raise Malformed("the header's meta must be a table and its arrays a list")
+    if len(header["arrays"]) > ARRAYS:
+        raise Malformed(f"a message has at most {ARRAYS} arrays, this one {len(header['arrays'])}")
+    _check_depth(header["meta"])
     return header, end
 
 
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(
+            text.decode(),
+            parse_int=_whole,
+            parse_float=_float,
+            parse_constant=_infinity,
+            object_pairs_hook=_table,
+        )
+    except Malformed:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the header is not JSON: {brief(error)}") from None
+
+
+def _whole(digits: str) -> int:
+    """Checked before it is read: that takes the square of the number of digits."""
+    if len(digits) > DIGITS:
+        raise Malformed(f"a whole number has at most {DIGITS} letters, got {len(digits)}")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    if len(digits) > 2 * DIGITS:
+        raise Malformed(f"a number has at most {2 * DIGITS} letters, got {len(digits)}")
+    return float(digits)
+
+
+def _infinity(name: str) -> float:
+    """A rate may be infinite (a ball without a bound), but never NaN."""
+    if name == "NaN":
+        raise Malformed("a header holds no NaN")
+    return float(name)
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise Malformed(f"a table of the header has a name twice: {brief([name for name, _ in pairs])}")
+    return table
+
+
+def _check_depth(value: Any, depth: int = 0) -> None:
+    if depth > DEPTH:
+        raise Malformed(f"lists and tables may be nested {DEPTH} deep at most")
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_depth(each, depth + 1)
+
+
+def brief(value: Any) -> str:
+    """What came from outside, as one short line."""
+    try:
+        return plain(str(value), 80)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deep"
+
+
+def plain(text: str, most: int = 300) -> str:
+    """A text from outside as one line of printable letters, cut off after ``most``."""
+    cut = text[:most] + ("..." if len(text) > most else "")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
 def _array_of(told: Any, number: int) -> tuple[np.dtype, tuple[int, ...]]:
-    if not isinstance(told, list) or len(told) != 2 or told[0] not in DTYPES or not isinstance(told[1], list):
-        raise Malformed(f"array {number} must be [dtype, shape] with a dtype of {', '.join(DTYPES)}, got {told!r}")
-    if not all(type(size) is int and size >= 0 for size in told[1]):
-        raise Malformed(f"the shape of array {number} must be whole numbers, got {told[1]!r}")
-    return np.dtype(told[0]).newbyteorder("<"), tuple(told[1])
+    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[0], str) or told[0] not in DTYPES:
+        kinds = ", ".join(DTYPES)
+        raise Malformed(f"array {number} must be [dtype, shape] with a dtype of {kinds}, got {brief(told)}")
+    dtype, shape = np.dtype(told[0]).newbyteorder("<"), told[1]
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise Malformed(f"the shape of array {number} must be whole numbers, got {brief(shape)}")
+    if len(shape) > DIMENSIONS or math.prod(max(size, 1) for size in shape) * dtype.itemsize > _VAST:
+        raise Malformed(f"array {number} has more dimensions than {DIMENSIONS} or is too large: {brief(shape)}")
+    return dtype, tuple(shape)
 
 
 def _skeleton(tree: Tree, arrays: list[np.ndarray], where: str) -> Any:
@@ -112,7 +198,9 @@ def _skeleton(tree: Tree, arrays: list[np.ndarray], where: str) -> Any:
     return len(arrays) - 1
 
 
-def _tree(skeleton: Any, arrays: list[np.ndarray], used: list[int]) -> Tree:
+def _tree(skeleton: Any, arrays: list[np.ndarray], used: list[int], depth: int = 0) -> Tree:
+    if depth > DEPTH:
+        raise Malformed(f"lists and tables may be nested {DEPTH} deep at most")
     if skeleton is None:
         return None
     if type(skeleton) is int and 0 <= skeleton < len(arrays):
@@ -121,8 +209,8 @@ def _tree(skeleton: Any, arrays: list[np.ndarray], used: list[int]) -> Tree:
     if isinstance(skeleton, dict) and len(skeleton) == 1:
         kind, parts = next(iter(skeleton.items()))
         if kind == "dict" and isinstance(parts, dict):
-            return {name: _tree(each, arrays, used) for name, each in parts.items()}
+            return {name: _tree(each, arrays, used, depth + 1) for name, each in parts.items()}
         if kind in ("list", "tuple") and isinstance(parts, list):
-            made = [_tree(each, arrays, used) for each in parts]
+            made = [_tree(each, arrays, used, depth + 1) for each in parts]
             return made if kind == "list" else tuple(made)
-    raise Malformed(f"the tree names something unknown: {str(skeleton)[:80]}")
+    raise Malformed(f"the tree names something unknown: {brief(skeleton)}")

@@ -16,8 +16,9 @@ import numpy as np
 from jax import Array
 
 from rookery.algorithm import Algorithm, Exchange, Repeat, Server
+from rookery.engines.flower.messages import Answer, Greeting, read_answer, read_greeting
 from rookery.engines.flower.node import x64_enabled
-from rookery.engines.flower.pack import Malformed, pack, unpack
+from rookery.engines.flower.pack import pack, plain
 from rookery.engines.flower.source import tell_algorithm
 from rookery.engines.flower.store import Version
 from rookery.engines.flower.transport import Answers, Transport
@@ -35,6 +36,7 @@ from rookery.engines.walk import (
     step_at,
 )
 from rookery.keys import PARTICIPANTS, fold
+from rookery.layout import same_structure
 from rookery.participation import Participation, Uniform
 
 Tree = Any
@@ -42,6 +44,8 @@ log = logging.getLogger("rookery.flower")
 
 SILENCE = 30.0
 """Seconds before a node that did not answer is greeted again: a SuperLink lists one that was killed for another minute."""
+PROBE = 5.0
+"""Seconds for a node to show that it is there when another claims its clients."""
 
 
 class FederationError(ConnectionError):
@@ -84,6 +88,11 @@ class Rules:
         if self.deadline == 0:
             raise ValueError("deadline must be positive, got 0")
 
+    @property
+    def ours(self) -> bool:
+        """Whether whoever runs the server runs all nodes: then one that cannot take part ends the run at once."""
+        return True
+
     def needed(self, wanted: int) -> int:
         """The quorum of a draw of so many participants."""
         return min(self.quorum if isinstance(self.quorum, int) else math.ceil(self.quorum * wanted - 1e-9), wanted)
@@ -117,9 +126,11 @@ class Federation:
         if memory is not None:
             self.versions = {int(client): tuple(version) for client, version in memory["versions"].items()}
         self.activity = np.zeros((count_steps(setting.algorithm.round()), 2, 3), np.int64)
-        self.session = time.time_ns() // 1000
+        self.session = max(time.time_ns() // 1000, 0 if memory is None else memory.get("session", 0) + 1)
+        self.claims: dict[int, Greeting] = {}
+        """What each node that is there said of itself; a client lives on the first that claims it."""
         self.hosts: dict[int, int] = {}
-        self.names: dict[int, str] = {}
+        self._refused: dict[int, str] = {}
         self._silent: dict[int, float] = {}
         self.sizes: dict[str, dict[int, int]] = {"lower": {}, "upper": {}}
         self.left_out: Counter[str] = Counter()
@@ -133,6 +144,11 @@ class Federation:
 
     # --- nodes
 
+    @property
+    def names(self) -> dict[int, str]:
+        """The nodes that are there."""
+        return {node: greeting.name for node, greeting in self.claims.items()}
+
     def gather_nodes(self) -> None:
         """Waits until every client lives on some node."""
         end = time.monotonic() + self.rules.patience
@@ -140,22 +156,25 @@ class Federation:
             self.greet(strict=True)
             missing = [client for client in range(self.setting.clients.n) if client not in self.hosts]
             if not missing:
+                self._settle_costs()
                 return
             if time.monotonic() > end:
                 some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+                refused = "; ".join(list(self._refused.values())[:3])
                 raise FederationError(
                     f"after {self.rules.patience:g} s {len(missing)} of {self.setting.clients.n} clients are on no "
                     f"node ({some}); nodes that are there: {', '.join(self.names.values()) or 'none'}"
+                    + (f"; nodes that cannot take part: {refused}" if refused else "")
                 )
             time.sleep(0.1)
 
     def greet(self, strict: bool = False) -> None:
         """Tells the run to nodes that are new, and forgets those that left."""
         there = self.transport.nodes()
-        self.names = {node: name for node, name in self.names.items() if node in there}
-        self.hosts = {client: node for client, node in self.hosts.items() if node in there}
+        self.claims = {node: greeting for node, greeting in self.claims.items() if node in there}
+        self._settle_claims()
         now = time.monotonic()
-        new = [node for node in there if node not in self.names and self._silent.get(node, 0.0) <= now]
+        new = [node for node in there if node not in self.claims and self._silent.get(node, 0.0) <= now]
         if not new:
             return
         request = self._begin({})
@@ -163,35 +182,94 @@ class Federation:
         answers = self.transport.send(dict.fromkeys(new, request), self.rules.deadline, enough)
         if not strict or self._all_hosted(answers):
             self._silent |= {node: time.monotonic() + SILENCE for node in new if node not in answers}
-        restored = {}
-        for node, answer in answers.items():
-            told, problem = _opened(answer)[1:]
-            if problem is not None:
-                log.warning("%s cannot take part: %s", told.get("name", f"node {node}"), problem)
-                if strict and told:
-                    raise FederationError(f"{told.get('name', f'node {node}')} cannot take part: {problem}")
-                continue
-            self._welcome(node, told)
-            if self._start is not None:
-                restored[node] = self._begin(self._rows(told["clients"]))
-        for node, answer in self.transport.send(restored, self.rules.deadline).items() if restored else ():
-            if (problem := _opened(answer)[2]) is not None:
-                raise FederationError(f"{self.names[node]} cannot go on from the given start: {problem}")
+        came = {node: self._read_greeting(node, answer) for node, answer in answers.items() if node in new}
+        welcome = {node: read for node, read in came.items() if isinstance(read, Greeting)}
+        doubtful = self._doubtful(welcome)
+        for node, read in came.items():
+            if isinstance(read, Greeting):
+                self._welcome(node, read)
+                self._settle_claims()
+            else:
+                self._refuse(node, read, strict)
+        for node in doubtful:
+            self._doubt(node)
+        self._settle_claims()
+        if self._start is not None:
+            self._restore(welcome, strict)
+
+    def _restore(self, welcome: Mapping[int, Greeting], strict: bool) -> None:
+        """Tells new nodes what their clients kept in the run that this one goes on from."""
+        requests = {node: self._begin(self._rows(greeting.clients)) for node, greeting in welcome.items()}
+        for node, answer in self.transport.send(requests, self.rules.deadline).items() if requests else ():
+            if isinstance(read := self._read_greeting(node, answer), Answer):
+                self.claims.pop(node, None)
+                self._refuse(node, replace(read, error=f"it cannot go on from the given start: {read.error}"), strict)
+        self._settle_claims()
+
+    def _read_greeting(self, node: int, answer: bytes | str) -> Greeting | Answer:
+        """What a node said of itself, as far as it may speak for those clients."""
+        steps = self.setting.algorithm.round()
+        exchanges = [isinstance(step_at(steps, number), Exchange) for number in range(count_steps(steps))]
+        read = read_greeting(answer, self.setting.clients.n, exchanges, not self.costs)
+        if isinstance(read, Greeting) and (owned := self.transport.owned(node)) is not None:
+            strange = [client for client in read.clients if client not in owned]
+            if strange:
+                return Answer({}, {}, f"clients {strange} are not listed for its key", name=read.name)
+        return read
+
+    def _refuse(self, node: int, read: Answer, strict: bool) -> None:
+        """Leaves a node out for a while, with the reason."""
+        self._silent[node] = time.monotonic() + SILENCE
+        self._refused[node] = f"{read.name or f'node {node}'}: {read.error}"
+        log.warning("%s cannot take part: %s", read.name or f"node {node}", read.error)
+        if strict and read.kind and self.rules.ours:
+            raise FederationError(f"{read.name} cannot take part: {read.error}")
 
     def _all_hosted(self, answers: Answers) -> bool:
         """Whether every client is on a node that is known or has answered: a dead one need not be waited for."""
-        told = [_opened(answer)[1].get("clients", []) for answer in answers.values()]
+        read = [self._read_greeting(node, answer) for node, answer in answers.items()]
+        told = [each.clients for each in read if isinstance(each, Greeting)]
         return len(set(self.hosts).union(*told)) == self.setting.clients.n
 
-    def _welcome(self, node: int, told: Mapping[str, Any]) -> None:
-        self.names[node] = told["name"]
-        for place, client in enumerate(told["clients"]):
-            self.hosts[client] = node
-            for name, sizes in told["sizes"].items():
-                self.sizes[name][client] = sizes[place]
-        if not self.costs:  # a server that holds no data cannot trace the clients' work itself
-            self.costs.extend(Cost(**each) for each in told["costs"])
-        log.info("%s is there with clients %s", told["name"], told["clients"])
+    def _welcome(self, node: int, greeting: Greeting) -> None:
+        self.claims[node] = greeting
+        self._refused.pop(node, None)
+        taken = [client for client in greeting.clients if client in self.hosts]
+        if taken:
+            log.warning("%s claims clients %s, which live on another node while that is there", greeting.name, taken)
+        log.info("%s is there with clients %s", greeting.name, greeting.clients)
+
+    def _doubtful(self, welcome: Mapping[int, Greeting]) -> set[int]:
+        """Nodes whose clients others claim, and that do not show that they are there."""
+        rivals = {self.hosts[client] for each in welcome.values() for client in each.clients if client in self.hosts}
+        if not rivals:
+            return set()
+        answers = self.transport.send(dict.fromkeys(rivals, self._begin({})), min(PROBE, self.rules.deadline))
+        return {node for node in rivals if read_answer(answers.get(node, "no answer")).error is not None}
+
+    def _doubt(self, node: int) -> None:
+        """A node that did not answer comes after all others that claim its clients."""
+        if node in self.claims:
+            self.claims[node] = self.claims.pop(node)
+
+    def _settle_claims(self) -> None:
+        """Every client lives on the first node that claims it and is still there."""
+        self.hosts = {}
+        for node, greeting in self.claims.items():
+            for place, client in enumerate(greeting.clients):
+                if self.hosts.setdefault(client, node) == node:
+                    for name, sizes in greeting.sizes.items():
+                        self.sizes[name][client] = sizes[place]
+
+    def _settle_costs(self) -> None:
+        """A server that holds no data cannot trace clients' work: what a round costs is what most clients' nodes say."""
+        if self.costs:
+            return
+        votes: list[tuple[list[Cost], int]] = []
+        for node, clients in Counter(self.hosts.values()).items():
+            told = self.claims[node].costs
+            votes.append((told, clients + sum(other for costs, other in votes if costs == told)))
+        self.costs.extend(max(votes, key=lambda vote: vote[1])[0])
 
     def _begin(self, keep: Tree) -> bytes:
         setting = self.setting
@@ -256,7 +334,7 @@ class Federation:
     def memory(self) -> dict[str, Any]:
         """What a server needs beside its state to go on with this federation."""
         versions = {str(client): list(version) for client, version in self.versions.items()}
-        return {"run": self.run, "versions": versions, "record": self.record}
+        return {"run": self.run, "session": self.session, "versions": versions, "record": self.record}
 
     def gather(self, state: State, final: bool = False) -> State:
         """The state with what clients keep, if the solution shows it; at the end always, unless ``collect`` is off."""
@@ -285,14 +363,19 @@ class Federation:
             meta = {"kind": "keep", "run": self.run, "clients": own, "counted": counted}
             requests[node] = pack(None, meta)
         came: set[int] = set()
+        wanted = jax.tree.map(lambda leaf: leaf[0], table)
         for node, answer in self.transport.send(requests, self.rules.deadline).items():
-            rows, told, problem = _opened(answer)
-            for text in [problem, *told.get("failed", {}).values()]:
+            read = read_answer(answer)
+            for text in [read.error, *read.failed.values()]:
                 if text is not None:
                     log.warning("%s did not tell what its clients keep: %s", self.names.get(node, node), text)
-            for client, row in _rows_of(rows, clients):
-                if described(row) != (wanted := described(jax.tree.map(lambda leaf: leaf[0], table))):
-                    log.warning("client %s keeps %s, it should be %s", client, described(row), wanted)
+            for client in [client for client in sorted(clients) if self.hosts.get(client) == node]:
+                if client not in read.rows:
+                    continue
+                row = read.rows[client]
+                if not same_structure(row, wanted) or described(row) != described(wanted):
+                    told = plain(str(described(row)))
+                    log.warning("client %s keeps %s, it should be %s", client, told, described(wanted))
                     continue
                 jax.tree.map(lambda leaf, new, client=client: leaf.__setitem__(client, new), table, row)
                 came.add(client)
@@ -401,15 +484,33 @@ class Round(Walk):
         requests = {node: self._request(at, index, number, own, down, private) for node, own in sorted(slots.items())}
         self.sequence += 1
 
+        good: dict[int, dict[int, Tree]] = {}
+
+        def judge(node: int, answer: bytes | str | None) -> None:
+            if node not in good:
+                good[node] = self._good(node, [int(at.ids[slot]) for slot in slots[node]], answer, number)
+
         def enough(answers: Answers) -> bool:
-            good = sum(len(slots[node]) for node, answer in answers.items() if isinstance(answer, bytes))
-            return self._over_selects and good >= self.wanted
+            for node in slots if self._over_selects else ():
+                if node in answers:
+                    judge(node, answers[node])
+            return self._over_selects and sum(map(len, good.values())) >= self.wanted
 
         answers = federation.transport.send(requests, federation.rules.deadline, enough)
-        uploads: dict[int, Tree] = {}
-        for node, own in sorted(slots.items()):
-            uploads |= self._good(node, [int(at.ids[slot]) for slot in own], answers.get(node), number)
-        return uploads
+        for node in sorted(slots):
+            judge(node, answers.get(node))
+        return self._alike({client: upload for node in sorted(slots) for client, upload in good[node].items()})
+
+    def _alike(self, uploads: dict[int, Tree]) -> dict[int, Tree]:
+        """Those of one structure, that of most: the same arrays could be in lists or in tuples, or beside a None."""
+        shapes = {client: str(jax.tree.structure(upload)) for client, upload in uploads.items()}
+        if len(set(shapes.values())) <= 1:
+            return uploads
+        usual = max(sorted(set(shapes.values())), key=lambda shape: (list(shapes.values()).count(shape), -len(shape)))
+        for client in [client for client, shape in shapes.items() if shape != usual]:
+            name = self.federation.names.get(self.federation.hosts[client], "a node")
+            self._leave_out(name, f"the upload of client {client} has another structure than most")
+        return {client: upload for client, upload in uploads.items() if shapes[client] == usual}
 
     def _request(self, at: Moment, index: int, number: int, slots: list[int], down: Tree, private: Tree) -> bytes:
         federation = self.federation
@@ -438,22 +539,26 @@ class Round(Walk):
         name = self.federation.names.get(node, f"node {node}")
         if answer is None:
             if not self._over_selects:  # else it may be one that was not waited for
+                self.federation._doubt(node)
                 self._leave_out(name, "no answer by the deadline")
             return {}
-        rows, told, problem = _opened(answer)
-        if problem is not None:
-            if told.get("kind") == "unknown-run":  # it was restarted: it will be greeted again
-                self.federation.names.pop(node, None)
-            self._leave_out(name, problem)
+        read = read_answer(answer)
+        if read.error is not None:
+            if isinstance(answer, str):
+                self.federation._doubt(node)
+            if read.kind == "unknown-run":  # it was restarted: it will be greeted again
+                self.federation.claims.pop(node, None)
+            self._leave_out(name, read.error)
             return {}
+        wanted = self.federation.costs[number].upload
         good = {}
         for client in clients:
-            if not isinstance(rows, dict) or str(client) not in rows:
-                self._leave_out(name, told.get("failed", {}).get(str(client), f"no upload of client {client}"))
+            if client not in read.rows:
+                self._leave_out(name, read.failed.get(client, f"no upload of client {client}"))
                 continue
-            upload = rows[str(client)]
-            if (found := described(upload)) != self.federation.costs[number].upload:
-                wanted = self.federation.costs[number].upload
+            upload = read.rows[client]
+            if not isinstance(upload, dict) or described(upload) != wanted:
+                found = plain(str(described(upload)))
                 self._leave_out(name, f"client {client} must upload {dict(wanted)}, it uploads {found}")
             elif (bad := not_finite(upload)) is not None:
                 self._leave_out(name, f"{bad} in the upload of client {client} is not finite")
@@ -501,23 +606,6 @@ def shows_state(algorithm: Algorithm, x: Array, y: Array) -> bool:
     except TypeError:
         return True
     return False
-
-
-def _rows_of(rows: Tree, clients: set[int]) -> list[tuple[int, Tree]]:
-    """What a node sent of each of these clients; whatever else it sent is not looked at."""
-    known = rows if isinstance(rows, dict) else {}
-    return [(client, known[str(client)]) for client in sorted(clients) if str(client) in known]
-
-
-def _opened(answer: bytes | str) -> tuple[Tree, dict[str, Any], str | None]:
-    """(tree, meta, what is wrong) of an answer."""
-    if isinstance(answer, str):
-        return None, {}, answer
-    try:
-        tree, told = unpack(answer)
-    except Malformed as error:
-        return None, {}, f"its answer cannot be read: {error}"
-    return tree, told, told.get("error")
 
 
 # --- the server's part of a step, compiled: one program for each step of the round -------------------------------------

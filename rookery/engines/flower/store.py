@@ -2,10 +2,15 @@
 
 A version of a client's state is named by (round, attempt, draw). It is pending when it is written; the server's next
 message names the version that was counted, and what is newer was not: it is dropped.
+
+A run has a folder of its own. The store makes it and marks it; it writes nowhere else, and removes no folder that has
+no mark. Nobody but the node's user can read it: what clients keep tells of their data.
 """
 
 import os
+import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,10 @@ from rookery.engines.flower.pack import Malformed, pack, unpack
 Tree = Any
 Version = tuple[int, int, int]
 """(round, attempt, draw)."""
+
+MARK = "rookery-run"
+"""The file that says whose a folder is."""
+_STATE = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,10})\.state")
 
 
 class StateLost(Exception):
@@ -35,27 +44,47 @@ class Store:
 
     def begin(self, request: bytes) -> None:
         """Keeps the request that began the run."""
-        if self._folder is not None:
-            _write(self._folder / "begin.message", request)
+        if self._folder is None:
+            return
+        if not self._is_ours:
+            self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if self._folder.is_symlink() or {path.name for path in self._folder.iterdir()} - {f"{MARK}.part"}:
+                raise ValueError(f"{self._folder} is there already, and is not the folder of a run")
+            self._write(MARK, self._folder.name.encode())
+        self._write("begin.message", request)
 
     def begun(self) -> bytes | None:
         """The request that began the run, if it did."""
-        path = None if self._folder is None else self._folder / "begin.message"
-        return None if path is None or not path.exists() else path.read_bytes()
+        return self._read("begin.message") if self._is_ours else None
+
+    def note(self, order: Sequence[int]) -> None:
+        """Keeps the order of the newest request: after a restart too, no older one is taken for it."""
+        if self._folder is not None:
+            self._write("order", pack(None, {"order": list(order)}))
+
+    def newest(self) -> tuple[int, ...]:
+        """The order of the newest request."""
+        stored = self._read("order") if self._is_ours else None
+        with suppress(Malformed):
+            order = None if stored is None else unpack(stored)[1].get("order")
+            if isinstance(order, list) and all(type(each) is int for each in order):
+                return tuple(order)
+        return ()
 
     def hold(self, client: int, where: tuple[int, ...], what: Tree, lasting: bool) -> None:
         """Keeps what a client has in its hands in the draw ``where``; ``lasting`` if there may be more exchanges in it."""
         self._held[client] = where, what
         if self._folder is not None and lasting:
-            _write(self._folder / f"client-{client}" / "held", pack(jax.device_get(what), {"where": list(where)}))
+            self._write(f"client-{client:d}/held", pack(jax.device_get(what), {"where": list(where)}))
 
     def held(self, client: int, where: tuple[int, ...]) -> Tree:
         """What the client has in its hands in this draw."""
-        if client not in self._held and self._folder is not None:
-            path = self._folder / f"client-{client}" / "held"
-            with suppress(OSError, Malformed):
-                what, told = unpack(path.read_bytes())
-                self._held[client] = tuple(told["where"]), what
+        if client not in self._held and (stored := self._read(f"client-{client:d}/held")) is not None:
+            with suppress(Malformed):
+                what, told = unpack(stored)
+                if isinstance(told.get("where"), list) and isinstance(what, tuple) and len(what) == 2:
+                    self._held[client] = tuple(told["where"]), what
         if client not in self._held or self._held[client][0] != where:
             raise StateLost(f"client {client} was not here at the start of this draw")
         return self._held[client][1]
@@ -72,7 +101,7 @@ class Store:
         for version in [v for v in versions if v not in wanted]:
             del versions[version]
             if self._folder is not None:
-                self._path(client, version).unlink(missing_ok=True)
+                self._inside(_name(client, version)).unlink(missing_ok=True)
         return self.read(client, counted)
 
     def read(self, client: int, version: Version | None) -> Tree:
@@ -87,41 +116,74 @@ class Store:
     def write(self, client: int, version: Version, keep: Tree) -> None:
         """Adds a version, whole or not at all."""
         self._load(client)[version] = keep
-        if self._folder is None:
-            return
-        _write(self._path(client, version), pack(keep))
+        if self._folder is not None:
+            self._write(_name(client, version), pack(keep))
 
     def clear(self) -> None:
         """Removes all of the run."""
         self._versions.clear()
         self._held.clear()
-        if self._folder is not None:
+        if self._folder is not None and self._is_ours:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _path(self, client: int, version: Version) -> Path:
-        assert self._folder is not None
-        return self._folder / f"client-{client}" / ("-".join(map(str, version)) + ".state")
 
     def _load(self, client: int) -> dict[Version, Tree]:
         if client not in self._versions:
             found: dict[Version, Tree] = {}
-            if self._folder is not None:
-                for path in (self._folder / f"client-{client}").glob("*.state"):
-                    round, attempt, draw = map(int, path.stem.split("-"))
-                    try:
-                        found[round, attempt, draw] = unpack(path.read_bytes())[0]
-                    except Malformed:  # as good as lost; the server is told when it asks for it
-                        continue
+            for path in [] if self._folder is None else (self._folder / f"client-{client:d}").glob("*.state"):
+                named, stored = _STATE.fullmatch(path.name), self._read(f"client-{client:d}/{path.name}")
+                if named is None or stored is None:
+                    continue
+                round, attempt, draw = map(int, named.groups())
+                with suppress(Malformed):  # as good as lost; the server is told when it asks for it
+                    found[round, attempt, draw] = unpack(stored)[0]
             self._versions[client] = found
         return self._versions[client]
 
+    # --- files
 
-def _write(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    with open(part, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    @property
+    def _is_ours(self) -> bool:
+        """Whether the run's folder is a folder that a store made."""
+        folder = self._folder
+        if folder is None or folder.is_symlink():
+            return False
+        return self._read(MARK) == folder.name.encode()
+
+    def _inside(self, name: str) -> Path:
+        """A file of the run's folder. Names are made of numbers; this is for the day that one is not."""
+        assert self._folder is not None
+        path = self._folder / name
+        if not path.parent.resolve().is_relative_to(self._folder.parent.resolve() / self._folder.name):
+            raise ValueError(f"{path} is not in the folder of its run")
+        return path
+
+    def _read(self, name: str) -> bytes | None:
+        if self._folder is None:
+            return None
+        try:
+            return _read(self._inside(name))
+        except OSError:
+            return None
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all."""
+        path = self._inside(name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+
+def _name(client: int, version: Version) -> str:
+    round, attempt, draw = version
+    return f"client-{client:d}/{round:d}-{attempt:d}-{draw:d}.state"
+
+
+def _read(path: Path) -> bytes:
+    """What is in a file; a link is not followed."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return file.read()

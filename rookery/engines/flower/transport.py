@@ -1,6 +1,6 @@
 """What carries requests to nodes and answers back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from rookery.engines.flower.node import Node
@@ -17,6 +17,9 @@ class Transport(Protocol):
     def nodes(self) -> list[int]:
         """The nodes that are there now."""
 
+    def owned(self, node: int) -> Collection[int] | None:
+        """The clients that a node may speak for; ``None`` if nobody says."""
+
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
         """The answers to one request a node; nodes that did not answer in time are missing."""
 
@@ -30,6 +33,9 @@ class Direct:
     def nodes(self) -> list[int]:
         """All of them."""
         return list(self._nodes)
+
+    def owned(self, node: int) -> None:
+        """Nobody says."""
 
     def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
         """Every answer, or as many as are enough."""
