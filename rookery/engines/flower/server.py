@@ -327,10 +327,8 @@ class Round(Walk):
     def _draw(self, number: int) -> tuple[Any, Any]:
         """The participants of a draw; another attempt has others."""
         setting, participation = self.setting, self.federation.participation
-        key = fold(setting.key, PARTICIPANTS, self.number, number)
-        if self.attempt:
-            key = fold(key, "attempt", self.attempt)
-        ids, used = participation.draw(key, setting.clients.n, self.number, number)
+        attempt = jnp.int32(self.attempt) if self.attempt else None
+        ids, used = _drawn(participation, setting.key, setting.clients.n, self.round, jnp.int32(number), attempt)
         self.first = True
         mask = np.asarray(used)
         asked = int(mask.sum())
@@ -521,6 +519,13 @@ def _opened(answer: bytes | str) -> tuple[Tree, dict[str, Any], str | None]:
 
 
 # --- the server's part of a step, compiled: one program for each step of the round -------------------------------------
+
+
+@eqx.filter_jit
+def _drawn(participation: Participation, key: Array, n: int, round: Array, number: Array, attempt: Any) -> Any:
+    """(ids, mask) of a draw. Drawn eagerly, Floyd's loop would be compiled anew, and kept, each time."""
+    key = fold(key, PARTICIPANTS, round, number)
+    return participation.draw(key if attempt is None else fold(key, "attempt", attempt), n, round, number)
 
 
 @eqx.filter_jit
