@@ -43,6 +43,9 @@ log = logging.getLogger("rookery.flower")
 SILENCE = 30.0
 """Seconds before a node that did not answer is greeted again: a SuperLink lists one that was killed for another minute."""
 
+LEFT_OUT = 1000
+"""How many different reasons for leaving something out are remembered: each may have a round's number in it."""
+
 
 class FederationError(ConnectionError):
     """A federation that cannot go on: too few clients, or nodes that do not fit the run."""
@@ -233,6 +236,8 @@ class Federation:
                 after = self._finish(state, walk, walk.run(self.setting.algorithm.round(), walk.start()))
                 faults = dict(self.left_out - before)
                 self.record = {"counted": walk.drawn, "left_out": faults, "attempts": attempt + 1}
+                for reason in list(self.left_out)[:-LEFT_OUT]:
+                    del self.left_out[reason]
                 return after
             except _BelowQuorum as problem:
                 reason = str(problem)
