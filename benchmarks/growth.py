@@ -8,9 +8,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rookery.engines.flower.server import Federation
 from rookery.engines.simulator import State
 
 ROUNDS, EVERY, MOST = 500, 50, 5.0
+HOW: dict[str, Any] = {"batch_size": 4, "evaluate": lambda x, y: {}, "progress": False}
 
 PROBLEM = """
 import numpy as np
@@ -62,8 +63,10 @@ def write_problem(folder: Path, algorithm: rk.Algorithm) -> tuple[str, tuple[Any
 
 
 def resident(process: int) -> float:
-    """Mbyte of memory that a process holds."""
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+    """Mbyte of memory that a process holds of its own: pages of files, which the kernel takes back as it likes, aside."""
+    found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1e3
 
 
 def node_processes(folder: Path) -> dict[str, int]:
@@ -75,9 +78,9 @@ def node_processes(folder: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Watched(Flower):
-    """Notes the memory of the server and the nodes every 50 rounds."""
+    """Calls ``after`` with the federation and the number of rounds after each round."""
 
-    seen: dict[str, list[float]] = field(default_factory=dict)
+    after: Callable[[Federation, int], None] = lambda federation, round: None
 
     @contextmanager
     def open(
@@ -86,14 +89,10 @@ class Watched(Flower):
         """The federation, watched."""
         with super().open(run, start, memory) as federation:
             advance = federation.advance
-            assert self.folder is not None
-            processes = {"server": os.getpid(), **(node_processes(self.folder) if self.problem else {})}
 
             def watched(state: State, rounds: int) -> Any:
                 done = advance(state, rounds)
-                if done[0].round % EVERY == 0:
-                    for name, process in processes.items():
-                        self.seen.setdefault(name, []).append(resident(process))
+                self.after(federation, done[0].round)
                 return done
 
             federation.advance = watched  # type: ignore[method-assign]
@@ -103,10 +102,16 @@ class Watched(Flower):
 def measure(folder: Path, processes: bool) -> dict[str, list[float]]:
     """Mbyte of each process every 50 rounds of FedBiOAcc-Local: clients keep something, a round has two exchanges."""
     file, task = write_problem(folder, rk.algorithms["FedBiOAcc-Local"]())
-    engine = Watched(nodes=2, problem=file if processes else None, folder=folder / "nodes")
-    how = {"participation": 3, "batch_size": 4, "every": ROUNDS, "evaluate": lambda x, y: {}, "progress": False}
-    rk.solve(*task, rounds=ROUNDS, engine=engine, **how)
-    return engine.seen
+    seen: dict[str, list[float]] = {}
+
+    def after(federation: Federation, round: int) -> None:
+        if round % EVERY == 0:
+            for name, process in {"server": os.getpid(), **(node_processes(folder) if processes else {})}.items():
+                seen.setdefault(name, []).append(resident(process))
+
+    engine = Watched(nodes=2, problem=file if processes else None, folder=folder, after=after)
+    rk.solve(*task, rounds=ROUNDS, engine=engine, every=ROUNDS, participation=3, **HOW)
+    return seen
 
 
 def main() -> int:
