@@ -201,46 +201,80 @@ def test_everything_is_stopped_after_an_error(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_node_of_ours_that_dies_is_started_again(tmp_path, caplog):
+def test_a_node_of_ours_that_dies_is_started_again_and_stalls_nobody(tmp_path, caplog):
+    """It is killed while its clients' uploads are waited for, with a deadline that would show."""
     world = World(tmp_path, rk.algorithms["FedBiO-Local"]())
     folder = tmp_path / "nodes"
-    killed = []
+    killed, seconds = [], []
 
-    def evaluate(x, y):
-        np.asarray(x)
-        if len(killed) < 1 and (folder / "node-1.log").exists():
-            told = re.findall(r"node-1 \(process (\d+)", (folder / "node-1.log").read_text())
-            killed.extend(map(int, told))
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
-        return {}
+    def kill():
+        killed.extend(map(int, re.findall(r"node-1 \(process (\d+)", (folder / "node-1.log").read_text())))
+        os.kill(killed[0], signal.SIGSTOP)  # it does not answer any more
+        threading.Timer(0.5, os.kill, (killed[0], signal.SIGKILL)).start()
 
-    engine = rk.Flower(nodes=2, problem=str(world.file), folder=folder, deadline=10.0, quorum=1, attempts=20)
-    found = world.solve(12, engine=engine, participation=None, evaluate=evaluate, every=3)
-    assert killed
-    assert "node-1 ended with status -9 and is started again" in caplog.text
-    assert int(found.state.last.min()) == 11, "it is back"
+    def before(round):
+        seconds.append(time.monotonic())
+        if round == 3:
+            kill()
+        if round == 6:  # by now the new one is to be there
+            end = time.monotonic() + 30
+            while len(re.findall("hosts clients", (folder / "node-1.log").read_text())) < 2 and time.monotonic() < end:
+                time.sleep(0.05)
+
+    seen: list[Any] = []
+    engine = Watched(
+        nodes=2, problem=str(world.file), folder=folder, seen=seen, before=before, deadline=300.0, quorum=1, pause=0.2
+    )
+    found = world.solve(9, engine=engine, participation=None)
+    trace = seen[0].trace
+    assert re.search(r"node-1 \(Flower's node \d+\) ended with status -9 and is started again", caplog.text)
+    assert trace[3] == [[0, 2]]
+    assert trace[6:] == [[[0, 1, 2, 3]]] * 3, "its replacement is greeted at once"
+    assert "node-1: its process has ended" in seen[0].left_out
+    assert seconds[4] - seconds[3] < 10, "a SuperLink would notice after 50 to 60"
+    assert_same(found, world.replayed(9, trace))
 
 
-def test_a_node_that_ends_again_and_again_ends_the_nodes_with_its_reason(tmp_path):
-    script = """
-import sys
+BROKEN = """
+import os, signal, sys
 from pathlib import Path
 from rookery.commands import nodes
 
+folder, most = Path(sys.argv[1]), int(sys.argv[2])
+
 def broken(**told):
+    with open(folder / "starts", "a") as file:
+        file.write("x")
+    if (folder / "starts").stat().st_size == most:
+        os.kill(os.getppid(), signal.SIGTERM)
     raise RuntimeError(f"no disk for {told['partition']}")
 
 nodes.node = broken
-sys.exit(nodes.main(Path(sys.argv[1]), "127.0.0.1:1", "none.py", ["0,1"]))
+nodes.SPAN = float(sys.argv[3])
+sys.exit(nodes.main(folder, "127.0.0.1:1", "none.py", ["0,1"]))
 """
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+
+
+def broken_nodes(folder, most, span):
+    command = [sys.executable, "-c", BROKEN, str(folder), str(most), str(span)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_node_that_ends_again_and_again_ends_the_nodes_with_its_reason(tmp_path):
+    done = broken_nodes(tmp_path, most=1000, span=1000)
     assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert lines[:3] == ["node-0 ended with status 1 and is started again"] * 3
-    assert lines[3].startswith("node-0 ended with status 1 and is not started again: ")
-    assert lines[3].endswith("RuntimeError: no disk for 0,1")
-    assert len(lines) == 4
+    *lines, last = done.stdout.splitlines()
+    assert lines == ["node-0 (Flower's node not yet) ended with status 1 and is started again"] * 9
+    assert last.startswith("node-0 (Flower's node not yet) ended with status 1 and is not started again: ")
+    assert last.endswith("RuntimeError: no disk for 0,1")
+
+
+def test_a_node_that_ends_now_and_then_is_always_started_again(tmp_path):
+    """However often that is in a long run: only ends that follow each other within ``SPAN`` are too many."""
+    done = broken_nodes(tmp_path, most=15, span=0)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) >= 14
+    assert "is not started again" not in done.stdout
 
 
 # --- faults -------------------------------------------------------------------------------------------------------------

@@ -1,32 +1,35 @@
 """Several nodes on one machine: ``python -m rookery.commands.nodes FOLDER SUPERLINK PROBLEM PARTITION...``.
 
 What a node imports takes two seconds of a core. Here it is imported once, and each node is a fork of that; one that ends
-is started again, if that does not happen too often. What a node prints goes to its own log in the folder.
+is started again, if that does not happen too often, and the server reads here which it was. What a node prints goes to its
+own log in the folder.
 """
 
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
-from collections import Counter
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 import rookery.engines.flower.adapter  # noqa: F401  (what every node needs; it starts no thread and compiles nothing)
 from rookery.commands.node import node
+from rookery.engines.flower.processes import node_number
 
-STARTS = 4
-"""How often a node is started at most."""
+STARTS, SPAN = 10, 30.0
+"""How often a node is started at most within so many seconds: one that cannot work ends at once, others now and then."""
 
 
 def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> int:
     """Runs until it is asked to stop (0), or a node has ended too often (1)."""
     hosted: dict[int, int] = {}  # which node a process is
-    starts: Counter[int] = Counter()
+    starts = [deque[float](maxlen=STARTS) for _ in partitions]  # when each node was started
 
     def start(number: int) -> None:
-        starts[number] += 1
+        starts[number].append(time.monotonic())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's threads, which survive a fork
             process = os.fork()
@@ -41,11 +44,11 @@ def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> i
         while True:
             process, status = os.wait()
             number = hosted.pop(process)
-            log = (folder / f"node-{number}.log").read_text(errors="replace").strip().splitlines()
-            code = os.waitstatus_to_exitcode(status)
-            last = starts[number] == STARTS
-            then = "is not started again: " + " | ".join(log[-3:]) if last else "is started again"
-            print(f"node-{number} ended with status {code} and {then}", flush=True)
+            log = (folder / f"node-{number}.log").read_text(errors="replace").strip()
+            who = f"node-{number} (Flower's node {_number(process, log)})"
+            last = len(starts[number]) == STARTS and time.monotonic() - starts[number][0] < SPAN
+            then = "is not started again: " + " | ".join(log.splitlines()[-3:]) if last else "is started again"
+            print(f"{who} ended with status {os.waitstatus_to_exitcode(status)} and {then}", flush=True)
             if last:
                 return 1
             start(number)
@@ -56,6 +59,12 @@ def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> i
         for process in hosted:
             with suppress(ChildProcessError):
                 os.waitpid(process, 0)
+
+
+def _number(process: int, log: str) -> int | str:
+    """Flower's number of the node that was this process, from what it told in its log."""
+    number = node_number("".join(line for line in log.splitlines() if f"(process {process}, " in line))
+    return "not yet" if number is None else number
 
 
 def _be(folder: Path, superlink: str, problem: str, partition: str) -> int:

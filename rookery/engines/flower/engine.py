@@ -16,6 +16,7 @@ from rookery.engines.flower.node import Node
 from rookery.engines.flower.processes import (
     Started,
     free_port,
+    node_number,
     require_flower,
     start_superlink,
     started,
@@ -23,7 +24,7 @@ from rookery.engines.flower.processes import (
 )
 from rookery.engines.flower.server import Federation, FederationError, Rules, shows_state
 from rookery.engines.flower.source import from_memory
-from rookery.engines.flower.transport import Answers, Enough, Transport
+from rookery.engines.flower.transport import Transport
 from rookery.engines.simulator import State
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Flower(Remote):
             if self.problem is None:
                 stack.enter_context(self._threads(address, run, folder))
             grid = stack.enter_context(open_run(address))
-            yield _Checked(OverGrid(grid), group)
+            yield OverGrid(grid, ended=_Ended(group))
 
     def _dealt(self, n: int) -> list[list[int]]:
         """The clients of each node."""
@@ -191,25 +192,19 @@ class Flower(Remote):
                 thread.join(5)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A transport whose processes are ours: if the SuperLink or the nodes end, that is the end."""
+class _Ended:
+    """Which of the nodes that we started have ended; raises if the SuperLink or all nodes have."""
 
-    transport: Any
-    group: Started
+    def __init__(self, group: Started):
+        self._group = group
+        self._numbers: set[int] = set()
 
-    def nodes(self) -> list[int]:
-        for line in self.group.news("nodes") if "nodes" in self.group.processes else []:
+    def __call__(self) -> set[int]:
+        for line in self._group.news("nodes") if "nodes" in self._group.processes else []:
             log.warning("%s", line)
-        self.group.check()
-        return list(self.transport.nodes())
-
-    def owned(self, node: int) -> None:
-        return None
-
-    def send(self, requests: Mapping[int, bytes], deadline: float, enough: Enough | None = None) -> Answers:
-        answers: Answers = self.transport.send(requests, deadline, enough)
-        return answers
+            self._numbers |= {number for number in [node_number(line)] if number is not None}
+        self._group.check()
+        return self._numbers
 
 
 def is_loopback(address: str) -> bool:

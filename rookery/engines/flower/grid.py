@@ -29,17 +29,25 @@ def unwrapped(message: Message) -> bytes:
     return buffer
 
 
-class OverGrid:
-    """Sends over a ``Grid`` and polls for the answers: often at first, then less."""
+def _nobody() -> set[int]:
+    return set()
 
-    def __init__(self, grid: Grid, poll: float = 0.02, slowest: float = 0.25):
+
+class OverGrid:
+    """Sends over a ``Grid`` and polls for the answers: often at first, then less.
+
+    ``ended()`` are nodes that are known to have ended, from whoever started them: a SuperLink notices after a minute.
+    """
+
+    def __init__(self, grid: Grid, poll: float = 0.02, slowest: float = 0.25, ended: Callable[[], set[int]] = _nobody):
         self._grid = grid
         self._poll = poll
         self._slowest = slowest
+        self._ended = ended
 
     def nodes(self) -> list[int]:
-        """The nodes that the SuperLink has heard of lately."""
-        return sorted(self._grid.get_node_ids())
+        """The nodes that the SuperLink has heard of lately and that have not ended."""
+        return sorted(set(self._grid.get_node_ids()) - self._ended())
 
     def owned(self, node: int) -> Collection[int] | None:
         """Nobody says; see ``claims.py``."""
@@ -63,11 +71,14 @@ class OverGrid:
         answers: Answers = {}
         wait = self._poll
         while waiting and time.monotonic() < end and not (enough is not None and enough(answers)):
+            ended = self._ended()  # before the look: what such a node still sent is there by now
             got = list(self._grid.pull_messages(list(waiting)))
             for message in got:
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
                     answers[node] = _answer(message)
+            for id in [id for id, node in waiting.items() if node in ended]:
+                answers[waiting.pop(id)] = "its process has ended"
             wait = self._poll if got else min(wait * 1.3, self._slowest)
             if waiting:
                 time.sleep(max(0.0, min(wait, end - time.monotonic())))

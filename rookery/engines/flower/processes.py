@@ -3,6 +3,7 @@
 import http.client
 import importlib.metadata
 import os
+import re
 import shutil
 import signal
 import socket
@@ -58,7 +59,7 @@ class Started:
     def __init__(self, folder: Path):
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._seen: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter()  # bytes of each log
         folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -86,9 +87,11 @@ class Started:
 
     def news(self, name: str) -> list[str]:
         """The lines of a log that were not asked for before."""
-        lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()
-        seen, self._seen[name] = self._seen[name], len(lines)
-        return lines[seen:]
+        with open(self.folder / f"{name}.log", "rb") as log:
+            log.seek(self._seen[name])
+            whole = log.read().rpartition(b"\n")[0]
+        self._seen[name] += len(whole) + 1 if whole else 0
+        return whole.decode(errors="replace").splitlines()
 
     def stop(self) -> None:
         """Ends all: asked first, then forced."""
@@ -103,6 +106,12 @@ class Started:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its group: what a guard left behind
             process.wait()
+
+
+def node_number(text: str) -> int | None:
+    """Flower's number of the node that a text was last about: as nodes and their starter name them in their logs."""
+    found = re.findall(r"Flower's node (\d+)\)", text)
+    return int(found[-1]) if found else None
 
 
 @contextmanager

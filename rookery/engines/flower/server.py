@@ -47,6 +47,9 @@ SILENCE = 30.0
 PROBE = 5.0
 """Seconds for a node to show that it is there when another claims its clients."""
 
+LEFT_OUT = 1000
+"""How many different reasons for leaving something out are remembered: each may have a round's number in it."""
+
 
 class FederationError(ConnectionError):
     """A federation that cannot go on: too few clients, or nodes that do not fit the run."""
@@ -311,6 +314,8 @@ class Federation:
                 after = self._finish(state, walk, walk.run(self.setting.algorithm.round(), walk.start()))
                 faults = dict(self.left_out - before)
                 self.record = {"counted": walk.drawn, "left_out": faults, "attempts": attempt + 1}
+                for reason in list(self.left_out)[:-LEFT_OUT]:
+                    del self.left_out[reason]
                 return after
             except _BelowQuorum as problem:
                 reason = str(problem)
@@ -410,10 +415,8 @@ class Round(Walk):
     def _draw(self, number: int) -> tuple[Any, Any]:
         """The participants of a draw; another attempt has others."""
         setting, participation = self.setting, self.federation.participation
-        key = fold(setting.key, PARTICIPANTS, self.number, number)
-        if self.attempt:
-            key = fold(key, "attempt", self.attempt)
-        ids, used = participation.draw(key, setting.clients.n, self.number, number)
+        attempt = jnp.int32(self.attempt) if self.attempt else None
+        ids, used = _drawn(participation, setting.key, setting.clients.n, self.round, jnp.int32(number), attempt)
         self.first = True
         mask = np.asarray(used)
         asked = int(mask.sum())
@@ -609,6 +612,13 @@ def shows_state(algorithm: Algorithm, x: Array, y: Array) -> bool:
 
 
 # --- the server's part of a step, compiled: one program for each step of the round -------------------------------------
+
+
+@eqx.filter_jit
+def _drawn(participation: Participation, key: Array, n: int, round: Array, number: Array, attempt: Any) -> Any:
+    """(ids, mask) of a draw. Drawn eagerly, Floyd's loop would be compiled anew, and kept, each time."""
+    key = fold(key, PARTICIPANTS, round, number)
+    return participation.draw(key if attempt is None else fold(key, "attempt", attempt), n, round, number)
 
 
 @eqx.filter_jit
