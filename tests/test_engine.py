@@ -19,6 +19,7 @@ from scipy.special import comb
 
 import rookery as rk
 from rookery.algorithm import participant_weights
+from rookery.algorithms.common import only
 from rookery.engines.simulator import _advance
 from rookery.engines.walk import mean_of
 from rookery.keys import PARTICIPANTS, Stream, _threefry, as_key, fold
@@ -193,6 +194,48 @@ def test_replay_repeats_a_recorded_run(world):
     same(run(world, participation=rk.Replay([ids[::-1] for ids in trace])), replayed)  # listed in another order
     others = [[(i + 1) % N for i in ids] for ids in trace]
     assert np.abs(run(world, participation=rk.Replay(others)).x - replayed.x).max() > 1e-3
+
+
+class TwoDraws(rk.Algorithm):
+    """A step of y by the round's participants, another by fresh ones."""
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
+    eta_y: Any = 0.1
+
+    def round(self):
+        def client(local, down, keep, carry):
+            return {"y": down["y"] - self.eta_y * local.g().grad_y(down["x"], down["y"])}, keep, carry
+
+        def server(ctx, server, mean):
+            return {**server, **mean}
+
+        return (rk.Exchange(only("x", "y"), client, server), rk.Exchange(only("x", "y"), client, server, draw="fresh"))
+
+
+def test_replay_repeats_unequal_draws_of_a_round(world):
+    def go(participation):
+        return rk.solve(world[0], TwoDraws(), world[1], X0, Y0, rounds=6, evaluate=nothing, key=5, every=6,
+                        participation=participation)  # fmt: skip
+
+    draws = Draws(world[1], key=5, participation=rk.Bernoulli(0.5))
+    trace = [[list(draws.participants(t, number)) for number in (0, 1)] for t in range(6)]
+    assert any(len(first) != len(second) for first, second in trace)
+    same(go(rk.Replay(trace)), go(rk.Bernoulli(0.5)), 1e-12)
+    assert np.abs(go(rk.Replay([each[::-1] for each in trace])).y - go(rk.Bernoulli(0.5)).y).max() > 1e-3
+
+
+def test_replay_of_ragged_draws():
+    replay = rk.Replay([[[0, 1], [2]], [3], [np.array([4, 2, 0]), [1]]])
+    drawn = [[replay.draw(None, 5, t, number) for number in (0, 1, 2)] for t in range(4)]
+    assert [[np.asarray(ids)[np.asarray(mask)].tolist() for ids, mask in each] for each in drawn] == [
+        [[0, 1], [2], [2]], [[3], [3], [3]], [[0, 2, 4], [1], [1]], [[0, 2, 4], [1], [1]],
+    ]  # fmt: skip
+
+
+def test_schedules_take_whole_numbers():
+    np.testing.assert_allclose([rk.Power(2, -1, 1)(t) for t in range(3)], [2, 1, 2 / 3])
+    np.testing.assert_allclose([rk.Power(2, 0.5, 1)(t) for t in range(3)], [2, 2 * 2**0.5, 2 * 3**0.5])
+    np.testing.assert_allclose([rk.Cosine(2, 0, 4)(t) for t in (0, 2, 4)], [2, 1, 0])
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------
