@@ -88,7 +88,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     pass
 
@@ -329,7 +329,13 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment, such as E1, or all.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version: fewer seeds and rounds.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this SETTING/METHOD, or all that contain it.")] = None,
-    tune: Annotated[bool, typer.Option("--tune", help="Search the grids first, on held-out training data.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search the grids first, on held-out training data; needs --presets.")
+    ] = False,
+    presets: Annotated[
+        Path | None,
+        typer.Option(help="A folder of presets of your own, before those of the package; --tune writes there."),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Compute also what is stored.")] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="Show all experiments with the expected time on 2 cores.")
@@ -353,13 +359,19 @@ def reproduce(
 
       rookery reproduce E6 --quick
 
+      rookery reproduce E5 --tune --presets mine
+
       rookery reproduce all
     """
+    if tune and presets is None:
+        raise ValueError("--tune needs --presets FOLDER: the presets with the rates that it finds go there")
+    if presets is not None and not (tune or presets.is_dir()):
+        raise ValueError(f"--presets {presets}: there is no such folder")
     if list_:
         table = Table()
         for column in ("experiment", "what", "paper", "cells", "stored", "minutes"):
             table.add_column(column)
-        for each in experiments().values():
+        for each in experiments(presets).values():
             cells = each.cells()
             have = sum(stored(cell, out) is not None for cell in cells)
             minutes = str(each.preset.get("minutes", "?"))
@@ -374,14 +386,16 @@ def reproduce(
     if name is None:
         raise ValueError("reproduce needs the name of an experiment, or --list, or --write-docs")
     size = "quick" if quick else "full"
-    names = list(experiments()) if name == "all" else [name]
-    if not any(experiment(each).cells(size, only or ()) for each in names):
+    names = list(experiments(presets)) if name == "all" else [name]
+    if not any(experiment(each, presets).cells(size, only or ()) for each in names):
         raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
-    for which in map(experiment, names if tune else ()):
-        for setting, method in to_tune(which, size, only or ()):
-            found = tune_method(which, method, setting, size, lanes)
-            Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
-    chosen = [which for which in map(experiment, names) if which.cells(size, only or ())]
+    if tune and presets is not None:
+        for each in names:
+            for setting, method in to_tune(experiment(each, presets), size, only or ()):
+                found = tune_method(each, method, setting, presets, size, lanes)
+                Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
+    known = experiments(presets)
+    chosen = [known[each] for each in names if known[each].cells(size, only or ())]
     _compute(chosen, size, only or (), again, out, jobs or usable_cores())
     for which in chosen:
         _show_experiment(which, out, size)
