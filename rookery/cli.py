@@ -88,7 +88,9 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -346,7 +348,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where results are stored.")] = Path("reproduction"),
     lanes: Annotated[int, typer.Option(min=1, help="Runs in a program at once, in --tune.")] = 8,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Cells at once, each on a core of its own.", show_default="one a core")
+        int | None,
+        typer.Option(
+            min=1, help="Cells computed at the same time, each on its own core.", show_default="as many as cores"
+        ),
     ] = None,
 ) -> None:
     """Reproduce experiment NAME of a paper: the published numbers beside ours. What is stored is not computed again.
@@ -452,7 +457,7 @@ def list_command(
     if what == "algorithms":
         rows = [
             {
-                "algorithm": e.name, "problem": e.solves, "exchanges": e.exchanges,
+                "algorithm": e.name, "class": e.kind, "problem": e.solves, "exchanges": e.exchanges,
                 "2nd derivatives": "yes" if e.second_derivatives else "no",
                 "unequal steps": "yes" if e.unequal_steps else "no", "constraints": e.constraints,
                 "paper": e.paper, "status": e.status,
@@ -471,12 +476,23 @@ def list_command(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table()
-    for column in rows[0]:
-        table.add_column(column)
+    if what == "algorithms":
+        rows = [_narrow(row) for row in rows]
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, column in enumerate(rows[0]):
+        table.add_column(column, no_wrap=not number, overflow="fold")  # names are never cut
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     Console().print(table)
+
+
+def _narrow(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the list of algorithms that fits into 80 columns: the class below the name where it is another."""
+    name, kind = row["algorithm"], row["class"]
+    heads = {"exchanges": "ex-\nchanges", "2nd derivatives": "2nd\norder", "unequal steps": "unequal\nsteps"}
+    heads["constraints"] = "sets"
+    rest = {heads.get(head, head): value for head, value in row.items() if head not in ("algorithm", "class")}
+    return {"algorithm\n  class": name if name == kind else f"{name}\n  {kind}"} | rest
 
 
 @app.command()

@@ -40,8 +40,25 @@ def test_list():
     assert "there are algorithms, tasks and datasets, got 'models'" in rookery("list", "models", code=2).stderr
 
 
+@pytest.mark.slow
+def test_lists_fit_into_80_columns_and_cut_no_name():
+    for what, names in (("algorithms", rk.algorithms), ("tasks", RECIPES), ("datasets", DATASETS)):
+        result = CliRunner().invoke(app, ["list", what], env={"COLUMNS": "80"})
+        lines = result.output.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "…" not in result.output
+        for name in names:
+            assert any(line == name or line.startswith(name + " ") for line in lines), name
+        if what == "algorithms":
+            assert "bilevel-local" in result.output
+            assert "PrimalDual P" in result.output  # nor the name of a paper
+    classes = {line.strip() for line in rookery("list").output.splitlines() if line.startswith("  ")}
+    assert {"ExactGD", "AverageWeights", "FedSGDAPlus"} <= classes
+
+
 def test_version_and_help():
     assert rk.__version__ in rookery("--version").output
+    assert "Show the version." in rookery("--help").output
     for name in ("run", "resume", "compare", "sweep", "report", "list", "demo"):
         assert "Example" in rookery(name, "--help").output, name
 
