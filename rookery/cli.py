@@ -33,7 +33,7 @@ from rookery.reproduce import write_docs as write_reproduction
 from rookery.runs import Run, find_runs, read_run, resume_run, start_run, usable_cores
 from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
 from rookery.solve import Solution
-from rookery.sweep import best, best_settings, grid, random_rates, sweep
+from rookery.sweep import at_edges, best, best_settings, grid, random_rates, sweep
 from rookery.tasks import RECIPES
 
 
@@ -280,31 +280,41 @@ def sweep_command(
     settings = _settings(task, given, set_ or [])
     if bool(grid_) == bool(random):
         raise ValueError("sweep needs either --grid NAME=V1,V2 or --random NAME=LOW..HIGH with --trials")
+    values, ranges = dict(_values(each) for each in grid_ or []), dict(_range(each) for each in random or [])
     if random:
         if trials is None:
             raise ValueError("--random needs --trials, how many configurations to draw")
-        tried = random_rates(dict(_range(each) for each in random), trials, settings.seed)
+        tried = random_rates(ranges, trials, settings.seed)
     else:
-        tried = grid(dict(_values(each) for each in grid_ or []))
+        tried = grid(values)
     results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
     made = settings.make_tasks()[0]
     winner = best(results, made.higher_is_better)
+    edges = at_edges(winner, values, ranges)
     folder = _new_place(f"{settings.task}-{settings.algorithm}-sweep") if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     History([{**t.rates, made.metric: t.scores, "mean": t.mean} for t in results]).to_csv(folder / "sweep.csv")
     write_toml(folder / "best.toml", best_settings(settings, winner).tables())
     if as_json:
         rows = [{"rates": dict(t.rates), "mean": t.mean, "scores": t.scores.tolist()} for t in results]
-        typer.echo(json.dumps({"trials": rows, "best": dict(winner.rates), "file": str(folder / "best.toml")}))
+        told = {"trials": rows, "best": dict(winner.rates), "at_edge": edges, "file": str(folder / "best.toml")}
+        typer.echo(json.dumps(told))
         return
     table = Table(title=f"{settings.algorithm} on {settings.task}/{settings.dataset}, held-out {made.metric}")
     for column in (*tried[0], "mean", "deviation"):
         table.add_column(column, justify="right")
     for trial in results:
-        cells = [f"{value:.4g}" for value in (*trial.rates.values(), trial.mean, np.std(trial.scores))]
-        table.add_row(*cells, style="bold" if trial is winner else "")
+        cells = [f"{value:.4g}" for value in (*trial.rates.values(), trial.mean)]
+        table.add_row(
+            *cells,
+            "–" if trial.deviation is None else f"{trial.deviation:.4g}",
+            style="bold" if trial is winner else "",
+        )
     Console().print(table)
     Console().print(f"Best: {folder / 'best.toml'} (rookery run {shlex.quote(str(folder / 'best.toml'))})")
+    for name, edge in edges.items():
+        beyond = "smaller" if edge == "smallest" else "larger"
+        Console().print(f"The best {name} is among the {edge} that were tried: try {beyond} ones as well.")
 
 
 @app.command()

@@ -1,17 +1,23 @@
-"""Nearly all of the tests' time is compilation: it is made as cheap as it can be, and each file stays in one process."""
+"""Nearly all of the tests' time is compilation: it is made as cheap as it can be, and each file stays in one process.
+
+What ships is compiled with XLA's own optimizations: with ROOKERY_TESTS_OPTIMIZED=1 the tests are as well, and
+`make test-optimized` runs those of ``OPTIMIZED`` so.
+"""
 
 import os
 
 import jaxlib
 import pytest
 
-if jaxlib.__version__.startswith("0.10."):  # XLA stops at a flag that it does not know
+AS_SHIPPED = os.environ.get("ROOKERY_TESTS_OPTIMIZED", "0") not in ("", "0")
+
+if not AS_SHIPPED and jaxlib.__version__.startswith("0.10."):  # XLA stops at a flag that it does not know
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
 
 import jax
 
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
-jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_disable_most_optimizations", not AS_SHIPPED)
 
 SLOW = (
     "test_baselines_weighting.py::test_same_iterates",
