@@ -405,9 +405,9 @@ def reproduce(
     if not any(experiment(each, presets).cells(size, only or ()) for each in names):
         raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
     if tune and presets is not None:
-        for each in names:
-            for setting, method in to_tune(experiment(each, presets), size, only or ()):
-                found = tune_method(each, method, setting, presets, size, lanes)
+        for searched in names:
+            for setting, method in to_tune(experiment(searched, presets), size, only or ()):
+                found = tune_method(searched, method, setting, presets, size, lanes)
                 Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
     known = experiments(presets)
     chosen = [known[each] for each in names if known[each].cells(size, only or ())]

@@ -130,7 +130,14 @@ def experiments(folder: Path | None = None) -> dict[str, Experiment]:
     """Every preset by its name: those of the package, and those in ``folder``, which come before them."""
     found = {path.stem: path for place in (PRESETS, folder) if place is not None for path in place.glob("*.toml")}
     names = sorted(found, key=lambda name: (len(name.split("-")[0]), name))
-    return {name: Experiment(name, tomllib.loads(found[name].read_text())) for name in names}
+    return {name: Experiment(name, _read(found[name])) for name in names}
+
+
+def _read(preset: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(preset.read_text())
+    except ValueError as error:
+        raise ValueError(f"{preset} is not TOML: {error}") from None
 
 
 def experiment(name: str, folder: Path | None = None) -> Experiment:

@@ -210,6 +210,8 @@ def test_presets_of_ones_own(tiny, monkeypatch):
     assert [e.title for e in reproduce.experiments(tiny / "mine").values()] == ["My own", "Another", "A third"]
     assert "My own" in run("--list", "--presets", "mine").output
     assert "--tune needs --presets" in run("T1", "--tune", code=2).stderr
+    (tiny / "mine" / "T4.toml").write_text("title = ")
+    assert "mine/T4.toml is not TOML: " in run("T1", "--presets", "mine", code=2).stderr
     assert "--presets nowhere: there is no such folder" in run("T1", "--presets", "nowhere", code=2).stderr
 
 
