@@ -1,7 +1,7 @@
 """Nearly all of the tests' time is compilation: it is made as cheap as it can be, and each file stays in one process.
 
 What ships is compiled with XLA's own optimizations: with ROOKERY_TESTS_OPTIMIZED=1 the tests are as well, and
-`make test-optimized` runs those of ``OPTIMIZED``.
+`make test-optimized` runs those of ``OPTIMIZED`` and ``OPTIMIZED_WHOLE``.
 """
 
 import os
@@ -142,8 +142,8 @@ SLOW = (
 )
 """Tests that were measured to take long; `make test-all` runs them. Each main algorithm keeps a quick transcription."""
 
+OPTIMIZED_WHOLE = ("test_transcriptions.py", "test_flower.py::test_the_iterates_are_those_of_the_simulator")
 OPTIMIZED = (
-    "test_transcriptions.py",
     "test_fixed_points.py",
     "test_equalities.py",
     "test_measures.py",
@@ -157,10 +157,9 @@ OPTIMIZED = (
     "test_engine.py::test_a_grid_of_rates_compiles_once",
     "test_engine.py::test_float32",
     "test_engine.py::test_a_float32_run",
-    "test_flower.py::test_the_iterates_are_those_of_the_simulator",
 )
-"""What `make test-optimized` runs of the quick tests, compiled as it ships: transcriptions, fixed points, equalities of
-algorithms and of engines, lanes, float32, and the simulator against Flower."""
+"""What `make test-optimized` runs, compiled as it ships: transcriptions and the simulator against Flower, and of the quick
+tests fixed points, equalities of algorithms and of engines, lanes, and float32."""
 
 FIRST = ("test_runs.py", "test_reproduce.py", "test_cli.py", "test_transcriptions.py")
 """The files that take longest begin: at the end one process would work on such a file and the other wait."""
@@ -176,13 +175,14 @@ def _compiled_programs_are_dropped():
 def pytest_collection_modifyitems(config, items):
     whole = not any("::" in argument for argument in config.args)
     files = {item.path.name for item in items}
-    for name in (*SLOW, *OPTIMIZED):
+    for name in (*SLOW, *OPTIMIZED, *OPTIMIZED_WHOLE):
         if whole and name.partition("::")[0] in files and not any(name in item.nodeid for item in items):
             raise pytest.UsageError(f"tests/conftest.py lists {name!r}, and there is no such test")
     for item in items:
         if any(name in item.nodeid for name in SLOW):
             item.add_marker(pytest.mark.slow)
-        if any(name in item.nodeid for name in OPTIMIZED):
+        quick = item.get_closest_marker("slow") is None
+        if any(name in item.nodeid for name in (OPTIMIZED_WHOLE + OPTIMIZED if quick else OPTIMIZED_WHOLE)):
             item.add_marker(pytest.mark.optimized)
         if "test_flower_processes.py" in item.nodeid and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.federation)
