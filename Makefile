@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all test-federation fuzz soak lint bench docs clean
+.PHONY: demo test test-optimized test-all test-federation fuzz soak lint bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,9 @@ demo: $(VENV)/ready  ## six algorithms on scikit-learn's digits: a table, a figu
 
 test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-optimized: $(VENV)/ready  ## what must be exact once more, compiled with XLA's optimizations as it ships: about 4 minutes
+	ROOKERY_TESTS_OPTIMIZED=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m optimized
 
 test-all: $(VENV)/ready  ## all there is, federations of processes too: about half an hour
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -16,7 +16,7 @@ from rookery.clients import Clients
 from rookery.engines.walk import Cost, Setting, costs_of
 from rookery.keys import as_key
 from rookery.layout import Layout
-from rookery.participation import Full, Steps
+from rookery.participation import Full, Participation, Steps, Uniform
 from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.sets import Set
 from rookery.tasks import RECIPES
@@ -27,6 +27,8 @@ class Entry:
     """One algorithm."""
 
     name: str
+    kind: str
+    """The class, as in ``rk.ExactGD``."""
     solves: str
     paper: str
     status: str
@@ -36,6 +38,8 @@ class Entry:
     unequal_steps: bool
     constraints: str
     """The variables that it keeps in their sets: "x, y", "x", "y" or "no"."""
+    partial: str
+    """Whether some of the clients can make a round: "yes" or "no", "none needed" if no client ever takes part."""
     summary: str
 
 
@@ -48,17 +52,26 @@ def catalogue() -> tuple[Entry, ...]:
 def describe(algorithm: Algorithm) -> Entry:
     """What an algorithm needs, by tracing one round of it on a tiny problem."""
     projected: set[str] = set()
-    costs = _costs(algorithm, _Noted("x", projected), _Noted("y", projected))
+    sets = _Noted("x", projected), _Noted("y", projected)
+    exchanges = _exchanges(algorithm.round())
+    partial = "yes" if exchanges else "none needed"
+    try:
+        costs = _costs(algorithm, Uniform(2), *sets)  # of three
+    except (TypeError, ValueError):  # its functions cannot be traced with so many
+        partial = "no"
+        costs = _costs(algorithm, Full(), *sets)
     calls = {unit for cost in costs for unit in (*cost.calls, *cost.start_calls)}
     return Entry(
         name_of(type(algorithm)),
+        type(algorithm).__name__,
         ", ".join(algorithm.solves),
         algorithm.paper,
         algorithm.status,
-        _exchanges(algorithm.round()),
+        exchanges,
         bool(calls & {"hvp", "jvp"}),
         any(cost.local_steps for cost in costs) and _takes_unequal_steps(algorithm),
         ", ".join(sorted(projected)) or "no",
+        partial,
         (type(algorithm).__doc__ or "").strip().splitlines()[0],
     )
 
@@ -99,10 +112,10 @@ def _tiny(kind: str, x_set: Any = None, y_set: Any = None) -> tuple[Flat, Client
     return Flat(problems[kind], *layouts), Clients(data, server=jnp.ones(2))
 
 
-def _costs(algorithm: Algorithm, *sets: Any) -> list[Cost]:
+def _costs(algorithm: Algorithm, taking: Participation, *sets: Any) -> list[Cost]:
     flat, clients = _tiny(algorithm.solves[0], *sets)
     x, y = jnp.full(3, 1 / 3), jnp.ones(2)
-    return costs_of(Setting(flat, algorithm, clients, Full(), Steps(1, 1), (1, 1), as_key(0), x), x, y)
+    return costs_of(Setting(flat, algorithm, clients, taking, Steps(1, 1), (1, 1), as_key(0), x), x, y)
 
 
 def _takes_unequal_steps(algorithm: Algorithm) -> bool:
@@ -116,13 +129,13 @@ def _takes_unequal_steps(algorithm: Algorithm) -> bool:
 
 def markdown() -> str:
     """The table for the documentation."""
-    rows = ["| algorithm | problem | exchanges a round | second derivatives | unequal local steps | constraints | "
+    rows = ["| algorithm | class | problem | exchanges a round | second derivatives | unequal local steps | constraints | "
             "partial participation | paper | status |",
-            "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+            "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for entry in catalogue():
         rows.append(
-            f"| {entry.name} | {entry.solves} | {entry.exchanges} | {_yes(entry.second_derivatives)} | "
-            f"{_yes(entry.unequal_steps)} | {entry.constraints} | yes | {entry.paper} | {entry.status} |"
+            f"| {entry.name} | `rk.{entry.kind}` | {entry.solves} | {entry.exchanges} | {_yes(entry.second_derivatives)} | "
+            f"{_yes(entry.unequal_steps)} | {entry.constraints} | {entry.partial} | {entry.paper} | {entry.status} |"
         )
     return "\n".join(rows)
 

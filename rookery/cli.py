@@ -33,7 +33,7 @@ from rookery.reproduce import write_docs as write_reproduction
 from rookery.runs import Run, find_runs, read_run, resume_run, start_run, usable_cores
 from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
 from rookery.solve import Solution
-from rookery.sweep import best, best_settings, grid, random_rates, sweep
+from rookery.sweep import at_edges, best, best_settings, grid, random_rates, sweep
 from rookery.tasks import RECIPES
 
 
@@ -88,7 +88,9 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -278,31 +280,41 @@ def sweep_command(
     settings = _settings(task, given, set_ or [])
     if bool(grid_) == bool(random):
         raise ValueError("sweep needs either --grid NAME=V1,V2 or --random NAME=LOW..HIGH with --trials")
+    values, ranges = dict(_values(each) for each in grid_ or []), dict(_range(each) for each in random or [])
     if random:
         if trials is None:
             raise ValueError("--random needs --trials, how many configurations to draw")
-        tried = random_rates(dict(_range(each) for each in random), trials, settings.seed)
+        tried = random_rates(ranges, trials, settings.seed)
     else:
-        tried = grid(dict(_values(each) for each in grid_ or []))
+        tried = grid(values)
     results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
     made = settings.make_tasks()[0]
     winner = best(results, made.higher_is_better)
+    edges = at_edges(winner, values, ranges)
     folder = _new_place(f"{settings.task}-{settings.algorithm}-sweep") if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     History([{**t.rates, made.metric: t.scores, "mean": t.mean} for t in results]).to_csv(folder / "sweep.csv")
     write_toml(folder / "best.toml", best_settings(settings, winner).tables())
     if as_json:
         rows = [{"rates": dict(t.rates), "mean": t.mean, "scores": t.scores.tolist()} for t in results]
-        typer.echo(json.dumps({"trials": rows, "best": dict(winner.rates), "file": str(folder / "best.toml")}))
+        told = {"trials": rows, "best": dict(winner.rates), "at_edge": edges, "file": str(folder / "best.toml")}
+        typer.echo(json.dumps(told))
         return
     table = Table(title=f"{settings.algorithm} on {settings.task}/{settings.dataset}, held-out {made.metric}")
     for column in (*tried[0], "mean", "deviation"):
         table.add_column(column, justify="right")
     for trial in results:
-        cells = [f"{value:.4g}" for value in (*trial.rates.values(), trial.mean, np.std(trial.scores))]
-        table.add_row(*cells, style="bold" if trial is winner else "")
+        cells = [f"{value:.4g}" for value in (*trial.rates.values(), trial.mean)]
+        table.add_row(
+            *cells,
+            "–" if trial.deviation is None else f"{trial.deviation:.4g}",
+            style="bold" if trial is winner else "",
+        )
     Console().print(table)
     Console().print(f"Best: {folder / 'best.toml'} (rookery run {shlex.quote(str(folder / 'best.toml'))})")
+    for name, edge in edges.items():
+        beyond = "smaller" if edge == "smallest" else "larger"
+        Console().print(f"The best {name} is among the {edge} that were tried: try {beyond} ones as well.")
 
 
 @app.command()
@@ -329,7 +341,13 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment, such as E1, or all.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller version: fewer seeds and rounds.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this SETTING/METHOD, or all that contain it.")] = None,
-    tune: Annotated[bool, typer.Option("--tune", help="Search the grids first, on held-out training data.")] = False,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search the grids first, on held-out training data; needs --presets.")
+    ] = False,
+    presets: Annotated[
+        Path | None,
+        typer.Option(help="A folder of presets of your own, before those of the package; --tune writes there."),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Compute also what is stored.")] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="Show all experiments with the expected time on 2 cores.")
@@ -340,7 +358,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where results are stored.")] = Path("reproduction"),
     lanes: Annotated[int, typer.Option(min=1, help="Runs in a program at once, in --tune.")] = 8,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Cells at once, each on a core of its own.", show_default="one a core")
+        int | None,
+        typer.Option(
+            min=1, help="Cells computed at the same time, each on its own core.", show_default="as many as cores"
+        ),
     ] = None,
 ) -> None:
     """Reproduce experiment NAME of a paper: the published numbers beside ours. What is stored is not computed again.
@@ -353,13 +374,19 @@ def reproduce(
 
       rookery reproduce E6 --quick
 
+      rookery reproduce E5 --tune --presets mine
+
       rookery reproduce all
     """
+    if tune and presets is None:
+        raise ValueError("--tune needs --presets FOLDER: the presets with the rates that it finds go there")
+    if presets is not None and not (tune or presets.is_dir()):
+        raise ValueError(f"--presets {presets}: there is no such folder")
     if list_:
         table = Table()
         for column in ("experiment", "what", "paper", "cells", "stored", "minutes"):
             table.add_column(column)
-        for each in experiments().values():
+        for each in experiments(presets).values():
             cells = each.cells()
             have = sum(stored(cell, out) is not None for cell in cells)
             minutes = str(each.preset.get("minutes", "?"))
@@ -374,14 +401,16 @@ def reproduce(
     if name is None:
         raise ValueError("reproduce needs the name of an experiment, or --list, or --write-docs")
     size = "quick" if quick else "full"
-    names = list(experiments()) if name == "all" else [name]
-    if not any(experiment(each).cells(size, only or ()) for each in names):
+    names = list(experiments(presets)) if name == "all" else [name]
+    if not any(experiment(each, presets).cells(size, only or ()) for each in names):
         raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
-    for which in map(experiment, names if tune else ()):
-        for setting, method in to_tune(which, size, only or ()):
-            found = tune_method(which, method, setting, size, lanes)
-            Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
-    chosen = [which for which in map(experiment, names) if which.cells(size, only or ())]
+    if tune and presets is not None:
+        for searched in names:
+            for setting, method in to_tune(experiment(searched, presets), size, only or ()):
+                found = tune_method(searched, method, setting, presets, size, lanes)
+                Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
+    known = experiments(presets)
+    chosen = [known[each] for each in names if known[each].cells(size, only or ())]
     _compute(chosen, size, only or (), again, out, jobs or usable_cores())
     for which in chosen:
         _show_experiment(which, out, size)
@@ -438,7 +467,7 @@ def list_command(
     if what == "algorithms":
         rows = [
             {
-                "algorithm": e.name, "problem": e.solves, "exchanges": e.exchanges,
+                "algorithm": e.name, "class": e.kind, "problem": e.solves, "exchanges": e.exchanges,
                 "2nd derivatives": "yes" if e.second_derivatives else "no",
                 "unequal steps": "yes" if e.unequal_steps else "no", "constraints": e.constraints,
                 "paper": e.paper, "status": e.status,
@@ -457,12 +486,23 @@ def list_command(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table()
-    for column in rows[0]:
-        table.add_column(column)
+    if what == "algorithms":
+        rows = [_narrow(row) for row in rows]
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for number, column in enumerate(rows[0]):
+        table.add_column(column, no_wrap=not number, overflow="fold")  # names are never cut
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     Console().print(table)
+
+
+def _narrow(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the list of algorithms that fits into 80 columns: the class below the name where it is another."""
+    name, kind = row["algorithm"], row["class"]
+    heads = {"exchanges": "ex-\nchanges", "2nd derivatives": "2nd\norder", "unequal steps": "unequal\nsteps"}
+    heads["constraints"] = "sets"
+    rest = {heads.get(head, head): value for head, value in row.items() if head not in ("algorithm", "class")}
+    return {"algorithm\n  class": name if name == kind else f"{name}\n  {kind}"} | rest
 
 
 @app.command()

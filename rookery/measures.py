@@ -1,7 +1,10 @@
 """How far from a solution: exact hypergradients and stationarity measures, on all data of all clients.
 
-They are for evaluation and for tests, not for deployment: they see everybody's data. All are functions of pytrees, and
-all compile, so that they can be used inside ``evaluate``.
+They are for evaluation and for tests, not for deployment: they see everybody's data. All are functions of pytrees, are
+compiled once, and can be used inside ``evaluate``.
+
+Each solves something inside, to a tolerance that the precision of its arguments can reach unless ``tol`` is given (see
+``oracles.newton`` and ``oracles.projected_descent``). A measure whose inner solve did not converge is NaN.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +17,15 @@ from jax import Array
 from rookery.clients import Clients
 from rookery.keys import as_key
 from rookery.layout import Layout
-from rookery.oracles import Objective, conjugate_gradients, newton, on_everybody, on_whole_set, projected_descent
+from rookery.oracles import (
+    Objective,
+    conjugate_gradients,
+    newton,
+    on_everybody,
+    on_whole_set,
+    projected_descent,
+    tolerance,
+)
 from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.sets import WholeSpace
 
@@ -24,141 +35,212 @@ def _key() -> Array:
     return as_key(0)
 
 
+def _or_nan(converged: Array, tree: Any) -> Any:
+    """The tree, or NaN everywhere if it was made from something that did not converge."""
+    return jax.tree.map(lambda leaf: jnp.where(converged, leaf, jnp.nan), tree)
+
+
 class Hypergradient(NamedTuple):
-    """∇Φ(x), and the y*(x) and z*(x) it was made from (stacked over clients where each has its own lower level)."""
+    """∇Φ(x), and the y*(x) and z*(x) it was made from (stacked over clients where each has its own lower level).
+
+    Unless y* and z* ``converged`` the gradient is NaN.
+    """
 
     gradient: Any
     y: Any
     z: Any
+    converged: Array
 
 
-def hypergradient(problem: Problem, clients: Clients, x: Any, y: Any, tol: float = 1e-10) -> Hypergradient:
+def hypergradient(problem: Problem, clients: Clients, x: Any, y: Any, tol: float | None = None) -> Hypergradient:
     """The exact gradient of Φ(x) = F(x, y*(x)).
 
     Global lower level: ∇Φ = ∇_x F − ∇²_xy G z*, ∇²_yy G z* = ∇_y F at (x, y*(x)), all sums formed before the inverse.
     Lower level of each client's own: the p-weighted mean of the clients' own hypergradients. Minimax: ∇_x F(x, y*(x)).
 
     ``y`` is where the search for y*(x) starts (one start for all clients); y must be unconstrained and the lower level
-    strongly convex. y* is found by Newton's method to ‖∇_y G‖ <= ``tol``, z* by conjugate gradients.
+    strongly convex. y* is found by Newton's method to ``tol``, z* by conjugate gradients.
     """
     if not isinstance(problem.y_set, WholeSpace):
         raise ValueError(f"hypergradient needs an unconstrained y, got y_set={problem.y_set!r}")
     if isinstance(problem, ClientWeighting):
         raise ValueError("hypergradient does not take client weighting: use weighting_gradient")
     flat, x_, y_ = _flatten(problem, x, y)
-    if isinstance(problem, Bilevel) and problem.lower_level == "local":
-
-        def one(client: Array) -> tuple[Array, Array, Array]:
-            f = Objective(on_whole_set(flat.upper, clients.upper, client, _key, client))
-            g = Objective(on_whole_set(flat.lower, clients.lower, client, _key, client))
-            return _implicit(f, g, x_, y_, tol)
-
-        gradients, ys, zs = jax.lax.map(one, jnp.arange(clients.n))
-        mean = jnp.tensordot(clients.weights.astype(gradients.dtype), gradients, 1)
-        return Hypergradient(flat.x.unravel(mean), jax.vmap(flat.y.unravel)(ys), jax.vmap(flat.y.unravel)(zs))
-    f, g = objectives(flat, clients)
-    gradient, best, z = _implicit(f, g, x_, y_, tol)
-    return Hypergradient(flat.x.unravel(gradient), flat.y.unravel(best), flat.y.unravel(z))
+    gradient, best, z, converged = _hypergradient(flat, clients, x_, y_, _tol(tol, y_))
+    unravel = flat.y.unravel if best.ndim == 1 else jax.vmap(flat.y.unravel)
+    return Hypergradient(flat.x.unravel(gradient), unravel(best), unravel(z), converged)
 
 
-def _implicit(f: Objective, g: Objective, x: Array, y: Array, tol: float) -> tuple[Array, Array, Array]:
-    y = newton(lambda v: g.value(x, v), y, tol)
-    f_x, f_y = f.grad(x, y)
-    z = conjugate_gradients(lambda v: g.hess(x, y, v), f_y, tol=1e-12, steps=4 * y.size)
-    return f_x - g.cross(x, y, z), y, z
+@eqx.filter_jit
+def _hypergradient(flat: Flat, clients: Clients, x: Array, y: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+    if not (isinstance(flat.problem, Bilevel) and flat.problem.lower_level == "local"):
+        return _implicit(*objectives(flat, clients), x, y, tol)
+
+    def one(client: Array) -> tuple[Array, Array, Array, Array]:
+        f = Objective(on_whole_set(flat.upper, clients.upper, client, _key, client))
+        g = Objective(on_whole_set(flat.lower, clients.lower, client, _key, client))
+        return _implicit(f, g, x, y, tol)
+
+    gradients, ys, zs, converged = jax.lax.map(one, jnp.arange(clients.n))
+    return jnp.tensordot(clients.weights.astype(gradients.dtype), gradients, 1), ys, zs, converged.all()
 
 
-def mefbo_residual(problem: Problem, clients: Clients, x: Any, y: Any, c: Any, nu: Any, tol: float = 1e-10) -> Array:
+def _implicit(f: Objective, g: Objective, x: Array, y: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+    best = newton(lambda v: g.value(x, v), y, tol)
+    f_x, f_y = f.grad(x, best.at)
+    z = conjugate_gradients(lambda v: g.hess(x, best.at, v), f_y)
+    converged = best.converged & z.converged
+    return _or_nan(converged, f_x - g.cross(x, best.at, z.at)), best.at, z.at, converged
+
+
+def mefbo_residual(
+    problem: Problem, clients: Clients, x: Any, y: Any, c: Any, nu: Any, tol: float | None = None
+) -> Array:
     """MeFBO's R(x, y) = dist(0, ∇Υ_c(x, y) + N_{X×Y}(x, y))², Υ_c = F/c + G − v_ν, with θ* solved to ``tol``.
 
     θ* = argmin over Y of G(x, θ) + ‖θ − y‖²/(2ν);  ∇_x Υ = ∇_x F/c + ∇_x G(x, y) − ∇_x G(x, θ*),
     ∇_y Υ = ∇_y F/c + ∇_y G(x, y) − (y − θ*)/ν. The distance is the norm of −∇Υ projected on the tangent cone.
     """
     flat, x_, y_ = _flatten(problem, x, y)
+    return _residual(flat, clients, x_, y_, jnp.asarray(c, x_.dtype), jnp.asarray(nu, y_.dtype), _tol(tol, y_))
+
+
+@eqx.filter_jit
+def _residual(flat: Flat, clients: Clients, x: Array, y: Array, c: Array, nu: Array, tol: Array) -> Array:
     f, g = objectives(flat, clients)
 
     def proximal(theta: Array) -> Array:
-        return g.value(x_, theta) + jnp.vdot(theta - y_, theta - y_) / (2 * nu)
+        return g.value(x, theta) + jnp.vdot(theta - y, theta - y) / (2 * nu)
 
-    if isinstance(problem.y_set, WholeSpace):
-        theta = newton(proximal, y_, tol)
+    if isinstance(flat.problem.y_set, WholeSpace):
+        theta, converged, _ = newton(proximal, y, tol)
     else:
-        theta = projected_descent(proximal, flat.project_y, y_, tol)
-    (f_x, f_y), (g_x, g_y) = f.grad(x_, y_), g.grad(x_, y_)
-    d_x = -(f_x / c + g_x - g.grad_x(x_, theta))
-    d_y = -(f_y / c + g_y - (y_ - theta) / nu)
-    t_x = problem.x_set.tangent(x, flat.x.unravel(d_x))
-    t_y = problem.y_set.tangent(y, flat.y.unravel(d_y))
-    return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves((t_x, t_y))), jnp.zeros((), x_.dtype))
+        theta, converged, _ = projected_descent(proximal, flat.project_y, y, tol)
+    (f_x, f_y), (g_x, g_y) = f.grad(x, y), g.grad(x, y)
+    d_x = -(f_x / c + g_x - g.grad_x(x, theta))
+    d_y = -(f_y / c + g_y - (y - theta) / nu)
+    t_x = flat.problem.x_set.tangent(flat.x.unravel(x), flat.x.unravel(d_x))
+    t_y = flat.problem.y_set.tangent(flat.y.unravel(y), flat.y.unravel(d_y))
+    total = sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves((t_x, t_y))), jnp.zeros((), x.dtype))
+    return _or_nan(converged, total)
 
 
 def moreau_gradient(
-    problem: Minimax, clients: Clients, x: Any, y: Any, smoothness: float, tol: float = 1e-8, steps: int = 100_000
+    problem: Minimax,
+    clients: Clients,
+    x: Any,
+    y: Any,
+    smoothness: float,
+    tol: float | None = None,
+    steps: int = 100_000,
 ) -> Any:
     """∇Φ_{1/2L}(x) = 2L (x − x̂), Φ(x) = max_y F(x, y), for nonconvex-concave problems; L is ``smoothness``.
 
-    x̂ is the u part of the saddle point of F(u, y) + L‖u − x‖² over X × Y, found by projected extragradient.
+    x̂ is the u part of the saddle point of F(u, y) + L‖u − x‖² over X × Y, found by projected extragradient: until a
+    half step of 1/4L moves (u, y) by at most tol · max(1/4L, ‖(u, y)‖), tol being √ε by default.
     """
     flat, x_, y_ = _flatten(problem, x, y)
+    return flat.x.unravel(
+        _extragradient(flat, clients, x_, y_, jnp.asarray(smoothness, x_.dtype), _tol(tol, x_, 1 / 2), jnp.int32(steps))
+    )
+
+
+@eqx.filter_jit
+def _extragradient(
+    flat: Flat, clients: Clients, x: Array, y: Array, smoothness: Array, tol: Array, steps: Array
+) -> Array:
     f, _ = objectives(flat, clients)
     step = 1 / (4 * smoothness)
 
     def move(at: tuple[Array, Array], by: tuple[Array, Array]) -> tuple[Array, Array]:
         d_u, d_y = f.grad(*by)
-        d_u = d_u + 2 * smoothness * (by[0] - x_)
+        d_u = d_u + 2 * smoothness * (by[0] - x)
         return flat.project_x(at[0] - step * d_u), flat.project_y(at[1] + step * d_y)
+
+    def norm(pair: tuple[Array, Array]) -> Array:
+        return jnp.sqrt(jnp.vdot(pair[0], pair[0]) + jnp.vdot(pair[1], pair[1]))
 
     def body(state: tuple[Array, tuple[Array, Array], Array]) -> tuple[Array, tuple[Array, Array], Array]:
         count, at, _ = state
         half = move(at, at)
-        moved = sum(jnp.vdot(a - b, a - b) for a, b in zip(half, at, strict=True))
-        return count + 1, move(at, half), jnp.sqrt(moved) / step
+        moved = norm((half[0] - at[0], half[1] - at[1])) / jnp.maximum(step, norm(at))
+        return count + 1, move(at, half), moved
 
-    start = (jnp.int32(0), (x_, y_), jnp.asarray(jnp.inf, x_.dtype))
-    _, (u, _), _ = jax.lax.while_loop(lambda s: (s[0] < steps) & (s[2] > tol), body, start)
-    return flat.x.unravel(2 * smoothness * (x_ - u))
+    start = (jnp.int32(0), (x, y), jnp.asarray(jnp.inf, x.dtype))
+    _, (u, _), moved = jax.lax.while_loop(lambda s: (s[0] < steps) & (s[2] > tol), body, start)
+    return _or_nan(moved <= tol, 2 * smoothness * (x - u))
 
 
 class Weighting(NamedTuple):
-    """Stationarity of client weights: ∂f_0(w*(x))/∂x, ‖x − Π(x − s·gradient)‖ and that divided by s; w*(x), λ*(x)."""
+    """Stationarity of client weights: ∂f_0(w*(x))/∂x, ‖x − Π(x − s·gradient)‖ and that divided by s; w*(x), λ*(x).
+
+    Unless w* and λ* ``converged`` the first three are NaN.
+    """
 
     gradient: Array
     step: Array
     stationarity: Array
     w: Any
     dual: Any
+    converged: Array
 
 
 def weighting_gradient(
-    problem: ClientWeighting, clients: Clients, x: Array, w: Any, step: float = 1e-3, tol: float = 1e-10
+    problem: ClientWeighting, clients: Clients, x: Array, w: Any, step: float = 1e-3, tol: float | None = None
 ) -> Weighting:
     """∂f_0(w*(x))/∂x_i = λ*ᵀ∇f_i(w*), λ* = −[Σ x_j ∇²f_j(w*)]⁻¹ ∇f_0(w*), and the projected stationarity of x."""
     flat, x_, w_ = _flatten(problem, x, w)
-    g = Objective(on_everybody(flat.lower, clients.lower, x_, _key))
-    f0 = _server_objective(flat, clients)
-    w_ = newton(lambda v: g.value(x_, v), w_, tol)
-    dual = -conjugate_gradients(lambda v: g.hess(x_, w_, v), f0.grad_y(x_, w_), tol=1e-12, steps=4 * w_.size)
+    gradient, w_, dual, converged, moved = _stationarity(
+        flat, clients, x_, w_, jnp.asarray(step, x_.dtype), _tol(tol, w_)
+    )
+    return Weighting(gradient, moved, moved / step, flat.y.unravel(w_), flat.y.unravel(dual), converged)
+
+
+@eqx.filter_jit
+def _stationarity(flat: Flat, clients: Clients, x: Array, w: Array, step: Array, tol: Array) -> tuple[Array, ...]:
+    found = _weighted(flat, clients, x, w, tol)
+    return *found, jnp.linalg.norm(x - flat.project_x(x - step * found[0]))
+
+
+def _weighted(flat: Flat, clients: Clients, x: Array, w: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+    """∂f_0(w*(x))/∂x, w*, λ* and whether both converged."""
+    g = Objective(on_everybody(flat.lower, clients.lower, x, _key))
+    w, converged, _ = newton(lambda v: g.value(x, v), w, tol)
+    solved = conjugate_gradients(lambda v: g.hess(x, w, v), _server_objective(flat, clients).grad_y(x, w))
+    dual, converged = -solved.at, converged & solved.converged
 
     def entry(client: Array) -> Array:
         own = Objective(on_whole_set(flat.lower, clients.lower, client, _key, client))
-        return jnp.vdot(dual, own.grad_y(x_, w_))
+        return jnp.vdot(dual, own.grad_y(x, w))
 
-    gradient = jax.lax.map(entry, jnp.arange(clients.n))
-    moved = jnp.linalg.norm(x_ - flat.project_x(x_ - step * gradient))
-    return Weighting(gradient, moved, moved / step, flat.y.unravel(w_), flat.y.unravel(dual))
+    return _or_nan(converged, jax.lax.map(entry, jnp.arange(clients.n))), w, dual, converged
 
 
 def weighting_moreau(
     problem: ClientWeighting, clients: Clients, x: Array, w: Any, rho: float, steps: int = 200
 ) -> Array:
-    """ρ(x − x̂), x̂ = argmin over the simplex of f_0(w*(u)) + (ρ/2)‖u − x‖²: the theory's measure, ρ = 2L."""
-    set_ = problem.x_set
+    """ρ(x − x̂), x̂ = argmin over the simplex of f_0(w*(u)) + (ρ/2)‖u − x‖²: the theory's measure, ρ = 2L.
 
-    def move(_: Any, u: Array) -> Array:
-        d = weighting_gradient(problem, clients, u, w).gradient + rho * (u - x)
-        return set_.project(u - d / (2 * rho))
+    Gradient steps of 1/2ρ, until one moves u by at most ε^¾ · max(1, ‖∇‖/2ρ). Each solves for w*(u) from the last one.
+    """
+    flat, x_, w_ = _flatten(problem, x, w)
+    return _proximal(flat, clients, x_, w_, jnp.asarray(rho, x_.dtype), jnp.int32(steps))
 
-    return rho * (x - jax.lax.fori_loop(0, steps, move, x))
+
+@eqx.filter_jit
+def _proximal(flat: Flat, clients: Clients, x: Array, w: Array, rho: Array, steps: Array) -> Array:
+    tol = _tol(None, x)
+
+    def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        count, u, w, _ = state
+        gradient, w, _, _ = _weighted(flat, clients, u, w, tol)
+        new = flat.project_x(u - (gradient + rho * (u - x)) / (2 * rho))
+        moved = jnp.linalg.norm(new - u) / jnp.maximum(1, jnp.linalg.norm(gradient) / (2 * rho))
+        return count + 1, new, w, moved
+
+    start = (jnp.int32(0), x, w, jnp.asarray(jnp.inf, x.dtype))
+    _, u, _, moved = jax.lax.while_loop(lambda s: (s[0] < steps) & (s[3] > tol), body, start)
+    return _or_nan(moved <= tol, rho * (x - u))
 
 
 class Losses(eqx.Module):
@@ -208,3 +290,8 @@ def _server_objective(flat: Flat, clients: Clients) -> Objective:
 def _flatten(problem: Problem, x: Any, y: Any) -> tuple[Flat, Array, Array]:
     flat = Flat(problem, Layout.of(x, "x"), Layout.of(y, "y"))
     return flat, flat.x.ravel(x), flat.y.ravel(y)
+
+
+def _tol(tol: float | None, like: Array, power: float = 3 / 4) -> Array:
+    """``tol`` as an array, so that another value is not compiled anew; by default ε^power of the precision at hand."""
+    return jnp.asarray(tolerance(like.dtype, power) if tol is None else tol, like.dtype)

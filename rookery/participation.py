@@ -108,9 +108,9 @@ class Replay(Participation):
     mask: Array
 
     def __init__(self, trace: Sequence[Any]):
-        if any(np.ndim(ids) == 0 for ids in trace):
+        if not all(_is_list(ids) for ids in trace):
             raise TypeError(f"Replay: every round needs a list of ids, got {trace!r}")
-        rounds = [[list(ids)] if np.ndim(ids[0]) == 0 else [list(draw) for draw in ids] for ids in trace if len(ids)]
+        rounds = [[list(draw) for draw in ids] if all(map(_is_list, ids)) else [list(ids)] for ids in trace if len(ids)]
         if not rounds or len(rounds) != len(trace) or any(not draw for draws in rounds for draw in draws):
             raise ValueError(f"Replay: every round needs at least one participant, got {trace!r}")
         for round, draws in enumerate(rounds):
@@ -138,6 +138,11 @@ class Replay(Participation):
         if not 0 <= int(self.ids.min()) <= int(self.ids.max()) < n:
             bad = int(self.ids.min()) if int(self.ids.min()) < 0 else int(self.ids.max())
             raise ValueError(f"participation: recorded ids must be in 0..{n - 1}, got {bad}")
+
+
+def _is_list(value: Any) -> bool:
+    """NumPy's ``ndim`` does not take unequal lists."""
+    return value.ndim > 0 if hasattr(value, "ndim") else isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _floyd(key: Array, n: int, slots: int, count: Array) -> tuple[Array, Array]:

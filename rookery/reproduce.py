@@ -1,7 +1,7 @@
 """The papers' experiments: presets, their cells, and the tables that put our numbers beside the published ones.
 
-An experiment is a TOML file in ``rookery/presets``: settings × methods, each pair a *cell*. A cell's result is a small
-JSON file that is computed once and again only when its settings change.
+An experiment is a TOML file in ``rookery/presets`` or in a folder of one's own: settings × methods, each pair a *cell*. A
+cell's result is a small JSON file that is computed once and again only when its settings change.
 """
 
 import hashlib
@@ -126,15 +126,23 @@ class Experiment:
         return resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
 
 
-def experiments() -> dict[str, Experiment]:
-    """Every preset by its name."""
-    paths = sorted(PRESETS.glob("*.toml"), key=lambda path: (len(path.stem.split("-")[0]), path.stem))
-    return {path.stem: Experiment(path.stem, tomllib.loads(path.read_text())) for path in paths}
+def experiments(folder: Path | None = None) -> dict[str, Experiment]:
+    """Every preset by its name: those of the package, and those in ``folder``, which come before them."""
+    found = {path.stem: path for place in (PRESETS, folder) if place is not None for path in place.glob("*.toml")}
+    names = sorted(found, key=lambda name: (len(name.split("-")[0]), name))
+    return {name: Experiment(name, _read(found[name])) for name in names}
 
 
-def experiment(name: str) -> Experiment:
+def _read(preset: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(preset.read_text())
+    except ValueError as error:
+        raise ValueError(f"{preset} is not TOML: {error}") from None
+
+
+def experiment(name: str, folder: Path | None = None) -> Experiment:
     """The experiment of this name."""
-    known = experiments()
+    known = experiments(folder)
     if name not in known:
         raise ValueError(f"experiment: {unknown(name, known)}")
     return known[name]
@@ -277,11 +285,15 @@ def to_tune(which: Experiment, size: str = "full", only: Sequence[str] = ()) -> 
     return [pair for pair in dict.fromkeys(pairs) if "grid" in which.preset["methods"][pair[1]]]
 
 
-def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes: int = 8) -> dict[str, float] | None:
-    """Searches the method's grid in a setting on held-out training data, and writes the best rates into the preset.
+def tune(
+    name: str, method: str, setting: str, folder: Path, size: str = "full", lanes: int = 8
+) -> dict[str, float] | None:
+    """Searches the method's grid in a setting on held-out training data, and writes the best rates into a preset.
 
-    None if every configuration diverged; the preset then says so, and keeps the rates it has.
+    The preset is that of ``folder``, which is made from the package's if there is none. None if every configuration
+    diverged; the preset then says so, and keeps the rates it has.
     """
+    which = experiment(name, folder)
     how = which.preset["methods"][method]
     if "grid" not in how:
         raise ValueError(f"{which.name}: {method} has no grid to search")
@@ -293,7 +305,7 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
         cell.settings.options, cell.settings.rates,
     )  # fmt: skip
     trials = sweep(settings, _grid(how, setting), lanes, metric=which.metric)
-    preset = tomllib.loads((PRESETS / f"{which.name}.toml").read_text())
+    preset = experiment(name, folder).preset  # once more: searches take long, and another may have written meanwhile
     written = preset["methods"][method]
     written.setdefault("held_out", {})[setting] = "every configuration diverged"
     found = None
@@ -303,7 +315,8 @@ def tune(which: Experiment, method: str, setting: str, size: str = "full", lanes
         before = written.setdefault("best", {}).get(setting, {})  # rates that were searched around, not over
         written["best"][setting] = before | {part: rates[part] for part in (n.partition(".")[0] for n in found.rates)}
         written["held_out"][setting] = round(found.mean, 5)
-    write_toml(PRESETS / f"{which.name}.toml", preset)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / f"{name}.toml", preset)
     return None if found is None else dict(found.rates)
 
 

@@ -23,7 +23,10 @@ class Power(Schedule):
 
     def __call__(self, t: Any) -> Any:
         """The rate of round t."""
-        return self.scale * (self.offset + jnp.asarray(t, jnp.result_type(self.scale))) ** self.exponent
+        dtype = jnp.result_type(self.scale)
+        if not jnp.issubdtype(dtype, jnp.floating):  # whole numbers have no negative powers
+            dtype = jnp.result_type(float)
+        return self.scale * (self.offset + jnp.asarray(t, dtype)) ** self.exponent
 
 
 class Cosine(Schedule):

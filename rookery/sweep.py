@@ -28,6 +28,11 @@ class Trial:
         """The mean over seeds; NaN if one diverged."""
         return float(np.mean(self.scores))
 
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation over seeds; None of one seed."""
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
+
 
 def grid(values: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """All combinations; ``eta_y+eta_z`` gives both the same value."""
@@ -88,6 +93,25 @@ def best(trials: Sequence[Trial], higher_is_better: bool) -> Trial:
         raise ValueError("sweep: every configuration diverged, try smaller rates")
     sign = 1 if higher_is_better else -1
     return max(trials, key=lambda trial: -math.inf if math.isnan(trial.mean) else sign * trial.mean)
+
+
+def at_edges(
+    winner: Trial, values: Mapping[str, Sequence[float]], ranges: Mapping[str, tuple[float, float]]
+) -> dict[str, str]:
+    """Of the rates whose best value lies at an edge of what was tried: "smallest" or "largest".
+
+    ``values`` are those of a grid; of random ``ranges`` an edge is the outer tenth, on the logarithmic scale.
+    """
+    found = {}
+    for names, tried in values.items():
+        value = winner.rates[names.split("+")[0]]
+        if len(set(tried)) > 1 and value in (min(tried), max(tried)):
+            found[names] = "smallest" if value == min(tried) else "largest"
+    for name, (low, high) in ranges.items():
+        place = math.log(winner.rates[name] / low) / math.log(high / low)
+        if not 0.1 <= place <= 0.9:
+            found[name] = "smallest" if place < 0.1 else "largest"
+    return found
 
 
 def best_settings(settings: Settings, trial: Trial) -> Settings:

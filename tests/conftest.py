@@ -1,17 +1,23 @@
-"""Nearly all of the tests' time is compilation: it is made as cheap as it can be, and each file stays in one process."""
+"""Nearly all of the tests' time is compilation: it is made as cheap as it can be, and each file stays in one process.
+
+What ships is compiled with XLA's own optimizations: with ROOKERY_TESTS_OPTIMIZED=1 the tests are as well, and
+`make test-optimized` runs those of ``OPTIMIZED`` and ``OPTIMIZED_WHOLE``.
+"""
 
 import os
 
 import jaxlib
 import pytest
 
-if jaxlib.__version__.startswith("0.10."):  # XLA stops at a flag that it does not know
+if not os.environ.get("ROOKERY_TESTS_OPTIMIZED") and jaxlib.__version__.startswith(
+    "0.10."
+):  # else XLA stops at the flag
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
 
 import jax
 
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
-jax.config.update("jax_disable_most_optimizations", True)
+jax.config.update("jax_disable_most_optimizations", not os.environ.get("ROOKERY_TESTS_OPTIMIZED"))
 
 SLOW = (
     "test_baselines_weighting.py::test_same_iterates",
@@ -136,6 +142,25 @@ SLOW = (
 )
 """Tests that were measured to take long; `make test-all` runs them. Each main algorithm keeps a quick transcription."""
 
+OPTIMIZED_WHOLE = ("test_transcriptions.py", "test_flower.py::test_the_iterates_are_those_of_the_simulator")
+OPTIMIZED = (
+    "test_fixed_points.py",
+    "test_equalities.py",
+    "test_measures.py",
+    "test_small_problems.py",
+    "test_engine.py::test_T01",
+    "test_engine.py::test_the_evaluation_period",
+    "test_engine.py::test_a_continued_run",
+    "test_engine.py::test_clients_at_a_time",
+    "test_engine.py::test_replay",
+    "test_engine.py::test_a_lane",
+    "test_engine.py::test_a_grid_of_rates_compiles_once",
+    "test_engine.py::test_float32",
+    "test_engine.py::test_a_float32_run",
+)
+"""What `make test-optimized` runs, compiled as it ships: transcriptions and the simulator against Flower, and of the quick
+tests fixed points, equalities of algorithms and of engines, lanes, and float32."""
+
 FIRST = ("test_runs.py", "test_reproduce.py", "test_cli.py", "test_transcriptions.py")
 """The files that take longest begin: at the end one process would work on such a file and the other wait."""
 
@@ -150,12 +175,15 @@ def _compiled_programs_are_dropped():
 def pytest_collection_modifyitems(config, items):
     whole = not any("::" in argument for argument in config.args)
     files = {item.path.name for item in items}
-    for name in SLOW:
+    for name in (*SLOW, *OPTIMIZED, *OPTIMIZED_WHOLE):
         if whole and name.partition("::")[0] in files and not any(name in item.nodeid for item in items):
-            raise pytest.UsageError(f"tests/conftest.py: SLOW has {name!r}, and there is no such test")
+            raise pytest.UsageError(f"tests/conftest.py lists {name!r}, and there is no such test")
     for item in items:
         if any(name in item.nodeid for name in SLOW):
             item.add_marker(pytest.mark.slow)
+        quick = item.get_closest_marker("slow") is None
+        if any(name in item.nodeid for name in (OPTIMIZED_WHOLE + OPTIMIZED if quick else OPTIMIZED_WHOLE)):
+            item.add_marker(pytest.mark.optimized)
         if "test_flower_processes.py" in item.nodeid and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.federation)
     items.sort(key=lambda item: item.path.name not in FIRST)  # the others stay in order

@@ -12,7 +12,7 @@ import rookery as rk
 from rookery.cli import app
 from rookery.datasets import DATASETS
 from rookery.runs import read_run
-from rookery.sweep import Trial, best, grid, random_rates
+from rookery.sweep import Trial, at_edges, best, grid, random_rates
 from rookery.tasks import RECIPES
 
 SMALL = ["--rounds", "4", "--clients", "10", "--participants", "4", "--batch-size", "8", "--set",
@@ -40,8 +40,25 @@ def test_list():
     assert "there are algorithms, tasks and datasets, got 'models'" in rookery("list", "models", code=2).stderr
 
 
+@pytest.mark.slow
+def test_lists_fit_into_80_columns_and_cut_no_name():
+    for what, names in (("algorithms", rk.algorithms), ("tasks", RECIPES), ("datasets", DATASETS)):
+        result = CliRunner().invoke(app, ["list", what], env={"COLUMNS": "80"})
+        lines = result.output.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "…" not in result.output
+        for name in names:
+            assert any(line == name or line.startswith(name + " ") for line in lines), name
+        if what == "algorithms":
+            assert "bilevel-local" in result.output
+            assert "PrimalDual   P" in result.output  # nor the name of a paper
+    classes = {line.strip() for line in rookery("list").output.splitlines() if line.startswith("  ")}
+    assert {"ExactGD", "AverageWeights", "FedSGDAPlus"} <= classes
+
+
 def test_version_and_help():
     assert rk.__version__ in rookery("--version").output
+    assert "Show the version." in rookery("--help").output
     for name in ("run", "resume", "compare", "sweep", "report", "list", "demo"):
         assert "Example" in rookery(name, "--help").output, name
 
@@ -153,6 +170,29 @@ def test_sweeps_draw_log_uniformly_and_choose_by_the_mean():
     trials = [Trial({}, np.array(scores)) for scores in ([1.0, 3.0], [np.nan, 9.0], [2.5, 2.5])]
     assert best(trials, True) is trials[2]
     assert best(trials, False) is trials[0]
+
+
+def test_a_best_rate_at_an_edge():
+    values = {"a": [1.0, 2.0, 3.0], "b+c": [0.1, 0.2], "d": [5.0]}
+    winner = Trial({"a": 2.0, "b": 0.2, "c": 0.2, "d": 5.0}, np.ones(1))
+    assert at_edges(winner, values, {}) == {"b+c": "largest"}
+    assert at_edges(Trial({**winner.rates, "a": 1.0, "b": 0.1}, np.ones(1)), values, {}) == {
+        "a": "smallest", "b+c": "smallest"}  # fmt: skip
+    ranges = {"a": (0.001, 1.0), "b": (0.001, 1.0), "c": (0.001, 1.0)}
+    drawn = Trial({"a": 0.0019, "b": 0.0021, "c": 0.9}, np.ones(1))
+    assert at_edges(drawn, {}, ranges) == {"a": "smallest", "c": "largest"}
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_sweep_says_when_the_best_is_at_an_edge_and_shows_no_deviation_of_one_seed(monkeypatch, seeds):
+    scores = {0.1: 0.3, 0.2: 0.5}
+    trials = [Trial({"eta_x": eta}, score + 0.1 * np.arange(seeds)) for eta, score in scores.items()]
+    monkeypatch.setattr("rookery.cli.sweep", lambda *arguments, **options: trials)
+    task = [*HYPER, "--algorithm", "FedBiO", "--grid", "eta_x=0.1,0.2", "--seeds", seeds]
+    told = rookery("sweep", *task, "--out", "s").output
+    assert "The best eta_x is among the largest that were tried: try larger ones as well." in told
+    assert [line.split()[-2] for line in told.splitlines() if "0.2 " in line] == ["–" if seeds == 1 else "0.07071"]
+    assert json.loads(rookery("sweep", *task, "--out", "s", "--json").stdout)["at_edge"] == {"eta_x": "largest"}
 
 
 def test_a_run_that_diverges_says_so():

@@ -4,12 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from typer.testing import CliRunner
 
-from rookery.catalogue import catalogue, markdown, tasks_markdown
+import rookery as rk
+from rookery.catalogue import catalogue, describe, markdown, tasks_markdown
 from rookery.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +33,8 @@ def test_python_blocks_run(page, capsys):
     for block in blocks(page, "python"):
         exec(compile(block, page.name, "exec"), names)
     assert capsys.readouterr().out
+    if page.name == "README.md":  # three rates, three seeds: all of them matter
+        assert len(set(names["many"].history["upper_loss"][-1].tolist())) == 9
 
 
 @pytest.mark.slow
@@ -69,7 +74,28 @@ def test_catalogue():
     assert entries["FedBiOAcc"].unequal_steps is False
     assert entries["FedNest"].exchanges == 2 * 1 + 5 + 3
     assert entries["PrimalDual"].solves == "weighting"
+    assert entries["GD-CW"].kind == "ExactGD"
+    assert all(getattr(rk, entry.kind) is rk.algorithms[entry.name] for entry in entries.values())
+    assert entries["val"].partial == "none needed"
+    assert {entry.partial for name, entry in entries.items() if name != "val"} == {"yes"}
     assert all(entry.status and entry.paper for entry in entries.values())
+
+
+class NeedsEverybody(rk.FedBiO):
+    """Its server weights the uploads itself, and takes them for all clients'."""
+
+    def round(self):
+        (one,) = super().round()
+
+        def server(ctx, server, stacked):
+            return one.server(ctx, server, {v: jnp.array([0.2, 0.3, 0.5]) @ rows for v, rows in stacked.items()})
+
+        return (replace(one, weighting="stack", server=server),)
+
+
+def test_the_catalogue_finds_out_who_needs_everybody():
+    assert describe(NeedsEverybody()).partial == "no"
+    assert describe(rk.FedBiO()).partial == "yes"
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_every_experiment_in_tiny(name, tmp_path):
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """A preset of its own, so that tuning can write into it."""
+    """A preset in the place of the package's."""
     folder = tmp_path / "presets"
     folder.mkdir()
     text = """
@@ -184,18 +184,35 @@ def test_cells_at_once_have_a_core_each_and_one_that_fails_does_not_stop_the_oth
         reproduce.compute_all([(which, killing), (which, killing)], 2, lambda cell, result: done.append(cell))
 
 
-def test_tuning_writes_the_best_rates_into_the_preset(tiny):
+def test_tuning_writes_the_best_rates_into_a_preset_of_ones_own(tiny):
     file = tiny / "presets" / "T1.toml"
     file.write_text(file.read_text() + "\n[methods.FedBiO.best.iid]\neta_z = 0.02\n")  # around this it is searched
-    run("T1", "--quick", "--tune", "--only", "iid/FedBiO", "--lanes", "4")
-    method = reproduce.experiment("T1").preset["methods"]["FedBiO"]
+    shipped = file.read_text()
+    run("T1", "--quick", "--tune", "--presets", "mine", "--only", "iid/FedBiO", "--lanes", "4")
+    assert file.read_text() == shipped
+    method = reproduce.experiment("T1", Path("mine")).preset["methods"]["FedBiO"]
     assert method["best"]["iid"]["eta_y"] == 0.3  # 1e30 diverges
     assert method["best"]["iid"]["eta_z"] == 0.02
     assert method["best"]["iid"]["eta_x"] in (0.1, 0.3)
-    cell = next(c for c in reproduce.experiment("T1").cells() if c.method == "FedBiO")
+    cell = next(c for c in reproduce.experiment("T1", Path("mine")).cells("quick") if c.method == "FedBiO")
     assert cell.settings.rates["eta_y"] == 0.3
     assert cell.settings.held_out is False
-    assert (tiny / "reproduction" / "T1" / "quick" / "iid--FedBiO.json").exists()
+    assert reproduce.stored(cell, tiny / "reproduction") is not None  # computed with what was found
+
+
+def test_presets_of_ones_own(tiny, monkeypatch):
+    """One of the same name takes the place of the package's; others are there too."""
+    (tiny / "mine").mkdir()
+    text = (tiny / "presets" / "T1.toml").read_text()
+    (tiny / "presets" / "T2.toml").write_text(text.replace("A small one", "Another"))
+    (tiny / "mine" / "T1.toml").write_text(text.replace("A small one", "My own"))
+    (tiny / "mine" / "T3.toml").write_text(text.replace("A small one", "A third"))
+    assert [e.title for e in reproduce.experiments(tiny / "mine").values()] == ["My own", "Another", "A third"]
+    assert "My own" in run("--list", "--presets", "mine").output
+    assert "--tune needs --presets" in run("T1", "--tune", code=2).stderr
+    (tiny / "mine" / "T4.toml").write_text("title = ")
+    assert "mine/T4.toml is not TOML: " in run("T1", "--presets", "mine", code=2).stderr
+    assert "--presets nowhere: there is no such folder" in run("T1", "--presets", "nowhere", code=2).stderr
 
 
 def test_a_method_whose_rates_all_diverge_keeps_those_it_has_and_the_preset_says_so(tiny, monkeypatch):
@@ -203,8 +220,8 @@ def test_a_method_whose_rates_all_diverge_keeps_those_it_has_and_the_preset_says
         return [Trial(each, np.array([np.nan])) for each in rates]
 
     monkeypatch.setattr(reproduce, "sweep", diverges)
-    assert reproduce.tune(reproduce.experiment("T1"), "FedBiO", "iid") is None
-    method = reproduce.experiment("T1").preset["methods"]["FedBiO"]
+    assert reproduce.tune("T1", "FedBiO", "iid", tiny / "mine") is None
+    method = reproduce.experiment("T1", tiny / "mine").preset["methods"]["FedBiO"]
     assert "best" not in method
     assert method["held_out"] == {"iid": "every configuration diverged"}
 
@@ -222,7 +239,7 @@ def test_a_method_may_be_compared_for_longer_in_a_setting(tiny, monkeypatch):
         "[methods.FedBiO.tuning.iid]\nrounds_share = 1.0\n",
     ):
         file.write_text(text + more)
-        reproduce.tune(reproduce.experiment("T1"), "FedBiO", "iid")
+        reproduce.tune("T1", "FedBiO", "iid", tiny / "presets")
     assert made == [2, 2, 4]
 
 

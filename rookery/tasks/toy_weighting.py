@@ -50,8 +50,7 @@ class _Score(eqx.Module):
     validation: Example
 
     def __call__(self, x: Array, w: Array) -> dict[str, Array]:
-        tolerance = 1e-10 if w.dtype == jnp.float64 else 1e-5
-        at = weighting_gradient(ClientWeighting(loss), self.clients, x, w, tol=tolerance)
+        at = weighting_gradient(ClientWeighting(loss), self.clients, x, w)
         return {"stationarity": at.stationarity, "step": at.step, "value": loss(at.w, self.validation)}
 
 
