@@ -531,7 +531,7 @@ def _finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         _show([done])
         Console().print(f"Run: {folder}")
     for each in solution.diverged:
-        typer.echo(f"Diverged: {each}; try smaller rates", err=True)
+        typer.echo(f"Diverged: {solution.why(each.lane)}", err=True)
     if len(solution.diverged) == solution.lanes:
         raise typer.Exit(1)
 
