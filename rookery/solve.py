@@ -24,12 +24,12 @@ from rookery.engines.simulator import initial_state as _first_state
 from rookery.engines.walk import Cost, Found, Setting, costs_of
 from rookery.history import History
 from rookery.keys import as_key
-from rookery.layout import Layout, same_structure
+from rookery.layout import Layout, describe, same_structure
 from rookery.measures import Losses
 from rookery.oracles import UNITS
 from rookery.participation import Full, Participation, Steps, check_participation
 from rookery.problems import ClientWeighting, Flat, Minimax, Problem
-from rookery.validation import check_count, check_loss, check_mean_form
+from rookery.validation import check_batch, check_count, check_loss, check_mean_form, check_start, warn
 
 Axes = tuple[int | None, ...]
 """For each leaf of a tree, whether it has an axis of lanes (0) or is the same for all (None)."""
@@ -329,7 +329,8 @@ class Prepared:
             raise ValueError("engine: rk.Flower() makes one run at a time, take rk.solve and not a batch of lanes")
         for clients in all_clients:
             if not isinstance(clients, Clients):
-                raise TypeError(f"clients must be rk.Clients(...), got {clients!r}")
+                given = f"a {type(clients).__name__}: {describe(clients)}"
+                raise TypeError(f"clients must be rk.Clients(...), got {given}")
         clients = all_clients[0]
         n = clients.n
         if isinstance(problem, ClientWeighting):
@@ -340,8 +341,6 @@ class Prepared:
             for x0 in x0s:
                 if np.shape(x0) != (n,):
                     raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0)}")
-                if float(jnp.abs(problem.x_set.project(jnp.asarray(x0)) - jnp.asarray(x0)).max()) > 1e-5:
-                    raise ValueError(f"x0 must be in {problem.x_set!r}, got {x0!r}")
         layouts = Layout.of(x0s[0], "x0"), Layout.of(y0s[0], "y0")
         for name, layout, values in (("x0", layouts[0], x0s), ("y0", layouts[1], y0s)):
             for value in values:
@@ -352,6 +351,7 @@ class Prepared:
         flat = Flat(problem, *layouts)
         problem.x_set.check(x0s[0], "x_set")
         problem.y_set.check(y0s[0], "y_set")
+        x, y = check_start(flat, "x0", x0s), check_start(flat, "y0", y0s)
         chosen = [by_name(each)() if isinstance(each, str) else each for each in algorithms]
         for each in chosen:
             check_solves(each, problem)
@@ -366,19 +366,23 @@ class Prepared:
             raise ValueError(
                 "clients: client weighting needs data at the server, give rk.Clients(..., server=examples)"
             )
-        for name, split, size in (("lower", clients.lower, sizes[0]), ("upper", upper, sizes[1])):
-            loss = flat.lower if name == "lower" else flat.upper
-            what = "objective" if isinstance(problem, Minimax) else f"{name} loss"
-            check_loss(loss, split, *layouts, what)
+        seen = {"lower": (clients.lower, sizes[0]), "upper": (upper, sizes[1])}
+        if isinstance(problem, Minimax):  # one objective, which sees the upper data
+            del seen["lower"]
+        uses_x = [check_loss(flat, name, split, n) for name, (split, _) in seen.items()]
+        if not any(uses_x) and not isinstance(problem, ClientWeighting):
+            warn("x is used in no loss: nothing can be learned about it")
+        for name, (split, size) in seen.items():
+            if name == "lower" or seen.get("lower") != (split, size):  # the same data are told of once
+                check_batch(size, split, name)
             if size is None and not split.sizes_equal:
-                check_mean_form(loss, split, layouts[0].ravel(x0s[0]), layouts[1].ravel(y0s[0]), name)
+                loss = flat.lower if name == "lower" else flat.upper
+                check_mean_form(loss, split, x[0], y[0], name)
         for each in chosen:
             each.check(flat, clients, steps, sizes == (None, None))
         dtype = layouts[0].dtype
         ready = [_with_dtype(each, dtype) for each in chosen]
         seeds = [as_key(key) for key in keys]
-        x = [layouts[0].ravel(x0) for x0 in x0s]
-        y = [layouts[1].ravel(y0) for y0 in y0s]
         first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
         costs = costs_of(first, x[0], y[0])
         if steps.high > 1 and not any(cost.local_steps for cost in costs):
@@ -630,10 +634,12 @@ def _metrics(
 
 
 def _numbers(metrics: Mapping[str, Any], lanes: int | None) -> dict[str, Any]:
+    shape = () if lanes is None else (lanes,)
     values = {name: np.asarray(value) for name, value in metrics.items()}
     for name, value in values.items():
-        if value.shape != (() if lanes is None else (lanes,)):
+        if value.shape not in ((), shape):
             raise ValueError(f"evaluate must return scalars, got shape {value.shape} for {name!r}")
+        values[name] = np.broadcast_to(value, shape)  # a constant is the same in all lanes
     return {name: value.item() if lanes is None else value for name, value in values.items()}
 
 
