@@ -60,7 +60,7 @@ class _OneLineErrors(typer.core.TyperGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _one_line
+                warnings.showwarning = _one_line  # type: ignore[assignment]
                 return super().invoke(ctx)
         except (ValueError, TypeError, OSError, ImportError) as error:
             if ctx.params.get("debug") or isinstance(error, click.ClickException):

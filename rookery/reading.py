@@ -1,6 +1,7 @@
 """What a loss reads, found in its traced program without computing the loss."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,8 +54,7 @@ def _reads(jaxpr: Any, consts: Any, arguments: list[Lazy]) -> Iterator[Read]:
         elif eqn.primitive.name == "dynamic_slice":
             yield from _sliced(eqn, value)
         elif (inner := _called(eqn)) is not None:
-            given = [lambda var=var: value(var) for var in eqn.invars]
-            yield from _reads(*inner, given)
+            yield from _reads(*inner, [partial(value, var) for var in eqn.invars])
 
 
 def _values(jaxpr: Any, consts: Any, arguments: list[Lazy]) -> Callable[[Any], Any]:

@@ -386,6 +386,16 @@ def test_divergence_of_the_server_is_reported(world):
 # --- metrics and the history -----------------------------------------------------------------------------------------
 
 
+def test_metrics_may_be_constants(world):
+    def evaluate(x, y):
+        return {"python": 2.5, "jax": jnp.float32(3), "numpy": np.float64(4), "x": x[0]}
+
+    history = run_many(world, [RATES, OTHER], keys=[1, 2], rounds=1, evaluate=evaluate).history
+    for name, value in (("python", 2.5), ("jax", 3), ("numpy", 4)):
+        np.testing.assert_array_equal(history[name], [[value, value]] * 2)
+    assert run(world, rounds=1, evaluate=evaluate).history.last["python"] == 2.5
+
+
 def test_metrics_in_numpy(world):
     def compiled(x, y):
         return {"big": jnp.where(x[0] > 0, 1.0, 2.0), "norm": jnp.sqrt(y @ y)}

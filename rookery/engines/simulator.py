@@ -333,23 +333,24 @@ def diagnose(setting: Setting, state: State, round: int, x: Array, y: Array) -> 
 
     The advice is tried out: the round is repeated once more with steps so small that they cannot be the cause.
     """
-    found = _repeated(setting, state, round)
+    walk = _repeated(setting, state, round)
     largest, before = _largest(state.server), _largest(setting.algorithm.init(x, y))
     if largest > GROWN * max(1.0, before):
-        return found, f"numbers had grown to {largest:.2g} by then: try smaller rates"
-    if _repeated(replace(setting, algorithm=_with_tiny_steps(setting.algorithm)), state, round) is None:
-        return found, f"with steps of {TINY:g} this round is finite: try smaller rates"
-    return found, (
-        f"smaller rates do not help, for this round is not finite even with steps of {TINY:g}, from numbers of at most "
+        return walk.found, f"numbers had grown to {largest:.2g} by then: try smaller rates"
+    careful = replace(setting, algorithm=_with_tiny_steps(setting.algorithm))
+    if _repeated(careful, state, round, walk.ended).found is None:
+        return walk.found, f"with steps of {TINY:g} it is finite: try smaller rates"
+    return walk.found, (
+        f"smaller rates do not help, for it is not finite even with steps of {TINY:g}, from numbers of at most "
         f"{largest:.3g}: look for a division by 0, log(0), sqrt(0) or a singular matrix in the losses and their derivatives"
     )
 
 
-def _repeated(setting: Setting, state: State, round: int) -> Found | None:
-    walk = Careful(setting, round, state.last, state.keep)
+def _repeated(setting: Setting, state: State, round: int, until: tuple[int, Any] | None = None) -> Careful:
+    walk = Careful(setting, round, state.last, state.keep, until)
     ids, mask = draw_participants(setting, walk.round, jnp.int32(0))
     walk.run(setting.algorithm.round(), Moment(state.server, get_rows(state.keep, ids), None, ids, mask, -1))
-    return walk.found
+    return walk
 
 
 def _largest(tree: Tree) -> float:

@@ -301,14 +301,22 @@ class Careful(Walk):
     """One participant after the other, looking for the first number that is not finite.
 
     The work of a participant and that of the server are compiled, once for all participants and lanes: an answer should
-    take as long as a compilation, not as a thousand operations one by one.
+    take as long as a compilation, not as a thousand operations one by one. ``until`` is a step of the round and its pass,
+    after which the walk ends.
     """
 
-    def __init__(self, setting: Setting, round: int, last: Array, table: Tree):
+    def __init__(self, setting: Setting, round: int, last: Array, table: Tree, until: tuple[int, Any] | None = None):
         super().__init__(setting, jnp.int32(round))
         self.last = last
         self.table = table
+        self.until = until
+        self.ended: tuple[int, Any] | None = None
+        """The step, and its pass, after which nothing was computed any more."""
         self.found: Found | None = None
+
+    def _end(self, number: int, index: Any, found: Found | None) -> None:
+        if found is not None or self.until == (number, index):
+            self.found, self.ended = found, (number, index)
 
     def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
         """A Python loop."""
@@ -322,7 +330,7 @@ class Careful(Walk):
 
     def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
         """A Python loop over the participants."""
-        if self.found is not None or not self._wanted(step, at, index, number):
+        if self.ended is not None or not self._wanted(step, at, index, number):
             return at
         if step.draw == "fresh":
             self.table = put_rows(self.table, at.ids, at.mask, at.keep)
@@ -335,9 +343,10 @@ class Careful(Walk):
         for slot in range(at.ids.shape[0]):
             results.append(self._made(at, index, number, slot, self.setting.steps.high))
             if bool(at.mask[slot]) and (name := _spoiled(results[-1])):
-                self.found = Found(number, int(at.ids[slot]), self._bad_step(at, index, number, slot), name)
+                found = Found(number, int(at.ids[slot]), self._bad_step(at, index, number, slot), name)
+                self._end(number, index, found)
                 return at
-        up, keep, carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+        up, keep, carry = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
         return self._served(replace(at, keep=keep, carry=carry), index, number, up)
 
     def _wanted(self, step: Exchange, at: Moment, index: Any, number: int) -> bool:
@@ -362,12 +371,12 @@ class Careful(Walk):
         return good
 
     def _served(self, at: Moment, index: Any, number: int, up: Tree) -> Moment:
-        if self.found is not None:
+        if self.ended is not None:
             return at
         where = self.round, jnp.int32(index)
         at = replace(at, server=_served(self.setting, number, *where, at.server, at.ids, at.mask, up))
-        if name := not_finite(at.server):
-            self.found = Found(number, None, None, name)
+        name = not_finite(at.server)
+        self._end(number, index, Found(number, None, None, name) if name else None)
         return at
 
 
@@ -376,19 +385,25 @@ def _spoiled(made: tuple[Tree, Tree, Tree]) -> str | None:
     return not_finite({**up, "kept": keep})
 
 
-@eqx.filter_jit
+_compiled = partial(
+    eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+)
+"""For programs that run a few times: what they save is less than it takes to make them faster."""
+
+
+@_compiled
 def draw_participants(setting: Setting, round: Array, fresh: Array) -> tuple[Array, Array]:
     """(ids, mask) of a draw, compiled: eagerly its loop would be compiled anew for each."""
     return setting.participants(round, fresh)
 
 
-@eqx.filter_jit
+@_compiled
 def _wanted(setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array) -> Any:
     step = step_at(setting.algorithm.round(), number)
     return step.when(server, setting.context(round, index, ids, mask))  # type: ignore[union-attr, misc]
 
 
-@eqx.filter_jit
+@_compiled
 def _made(
     setting: Setting,
     number: int,
@@ -411,7 +426,7 @@ def _made(
     return step.client(local, {**step.down(server), **mine}, own, kept)
 
 
-@eqx.filter_jit
+@_compiled
 def _served(
     setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array, up: Tree
 ) -> Tree:
