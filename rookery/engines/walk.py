@@ -385,7 +385,7 @@ def _spoiled(made: tuple[Tree, Tree, Tree]) -> str | None:
     return not_finite({**up, "kept": keep})
 
 
-_compiled = partial(
+_compiled: Any = partial(
     eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 )
 """For programs that run a few times: what they save is less than it takes to make them faster."""
