@@ -53,7 +53,7 @@ from rookery.participation import Bernoulli, Full, Replay, Steps, Uniform
 from rookery.problems import Bilevel, ClientWeighting, Minimax
 from rookery.schedules import Cosine, Power, Schedule
 from rookery.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
-from rookery.solve import Diverged, Divergence, Lanes, Solution, solve, solve_many
+from rookery.solve import Diverged, Divergence, Lanes, Solution, Stopped, solve, solve_many
 
 __version__ = "0.1.0"
 
@@ -129,6 +129,7 @@ __all__ = [
     "Solution",
     "Split",
     "Steps",
+    "Stopped",
     "SustainCW",
     "Uniform",
     "ValidationOnly",

@@ -174,7 +174,7 @@ class Local(_Oracles):
         x0: Array,
         row: Any = None,
         tally: Tally | None = None,
-        trace: Callable[[Any, Tree], None] | None = None,
+        stop: Any = None,
     ):
         super().__init__(flat, tally)
         self._clients = clients
@@ -182,7 +182,7 @@ class Local(_Oracles):
         self._streams = {0: Stream(key, BATCH, id, round)}
         self._batch_size = batch_size
         self._row = id if row is None else row  # where the client's data lie: a node holds only its own clients
-        self._trace = trace
+        self._stop = stop  # local loops end before this step; only a repetition that looks for a bad step sets it
         self.id = id
         self.round = round
         self.index = index
@@ -236,18 +236,15 @@ class Local(_Oracles):
         if self._tally is not None:
             with self._tally.repeated((-first, 1)):
                 return body(jnp.int32(first), start)
-        if self._trace is not None:
-            for k in range(first, int(tau)):
-                start = body(k, start)
-                self._trace(k, start)
-            return start
-        if isinstance(tau, int):
+        if isinstance(tau, int) and self._stop is None:
             if tau - first <= 1:  # no loop: it would only cost time to compile
                 return body(first, start) if tau > first else start
             return jax.lax.fori_loop(first, tau, body, start)
 
+        end = tau if self._stop is None else jnp.minimum(tau, self._stop)
+
         def masked(k: Any, state: Tree) -> Tree:
-            return jax.tree.map(lambda new, old: jnp.where(k < tau, new, old), body(k, state), state)
+            return jax.tree.map(lambda new, old: jnp.where(k < end, new, old), body(k, state), state)
 
         return jax.lax.fori_loop(first, self.max_tau, masked, start)
 

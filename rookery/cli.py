@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +39,7 @@ from rookery.tasks import RECIPES
 
 
 class _OneLineErrors(typer.core.TyperGroup):
-    """Bad input is one line on stderr and exit status 2; --debug shows where it was raised."""
+    """Bad input is one line on stderr and exit status 2; --debug shows where it was raised. A warning is a line too."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
         try:
@@ -58,13 +59,19 @@ class _OneLineErrors(typer.core.TyperGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except (ValueError, TypeError, OSError) as error:
+            with warnings.catch_warnings():
+                warnings.showwarning = _one_line  # type: ignore[assignment]
+                return super().invoke(ctx)
+        except (ValueError, TypeError, OSError, ImportError) as error:
             if ctx.params.get("debug") or isinstance(error, click.ClickException):
                 raise
             told = [str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
             typer.echo("Error: " + " ".join(" ".join(told).split()), err=True)
             raise typer.Exit(2) from None
+
+
+def _one_line(message: Warning | str, *_: Any) -> None:
+    typer.echo("Warning: " + " ".join(str(message).split()), err=True)
 
 
 app = typer.Typer(
@@ -571,7 +578,7 @@ def _finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         _show([done])
         Console().print(f"Run: {folder}")
     for each in solution.diverged:
-        typer.echo(f"Diverged: {each}; try smaller rates", err=True)
+        typer.echo(f"Diverged: {solution.why(each.lane)}", err=True)
     if len(solution.diverged) == solution.lanes:
         raise typer.Exit(1)
 

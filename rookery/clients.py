@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.layout import same_structure
+from rookery.layout import describe, dotted, same_structure
 
 
 class Split(eqx.Module):
@@ -30,6 +30,7 @@ class Split(eqx.Module):
 
     def __init__(self, data: Any, indices: Sequence[Any], name: str = "split"):
         """``indices[i]`` lists the examples of client i; they may overlap."""
+        _check_numbers(data, name)
         data = jax.tree.map(jnp.asarray, data)
         total = _length(data, name)
         lists = [np.asarray(rows) for rows in indices]
@@ -41,6 +42,7 @@ class Split(eqx.Module):
         if rows.min() < 0 or rows.max() >= total:
             bad = rows[(rows < 0) | (rows >= total)][0]
             raise ValueError(f"{name}: indices must lie in 0..{total - 1} (there are {total} examples), got {bad}")
+        _check_finite(data, lists, name)
         self.data = data
         self.index = None if np.array_equal(rows, np.arange(total)) else jnp.asarray(rows, jnp.int32)
         self._set_sizes(sizes, np.cumsum(sizes) - sizes)
@@ -58,7 +60,10 @@ class Split(eqx.Module):
         if isinstance(value, Split):
             return value
         if not isinstance(value, list | tuple) or not value:
-            raise TypeError(f"{name} must be a rk.Split or a list with one pytree of examples a client, got {value!r}")
+            what = "[]" if isinstance(value, list | tuple) else f"a {type(value).__name__}: {describe(value)}"
+            raise TypeError(f"{name} must be a rk.Split or a list with one pytree of examples a client, got {what}")
+        for client, tree in enumerate(value):
+            _check_numbers(tree, f"{name}[{client}]")
         trees = [jax.tree.map(np.asarray, tree) for tree in value]
         for client, tree in enumerate(trees):
             if not same_structure(tree, trees[0]):
@@ -154,3 +159,35 @@ def _check_sizes(sizes: np.ndarray, name: str) -> None:
         raise ValueError(f"{name} must have at least one client, got none")
     if (sizes == 0).any():
         raise ValueError(f"{name}: every client needs data, client {int(np.argmin(sizes))} has none")
+
+
+def _check_numbers(data: Any, name: str) -> None:
+    """Labels that are words, and arrays of Python objects, are no numbers to compute with."""
+    for path, leaf in jax.tree.leaves_with_path(data):
+        kind = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+        if not any(jnp.issubdtype(kind, good) for good in (jnp.number, jnp.bool_, jax.dtypes.prng_key)):
+            first = np.ravel(np.asarray(leaf))[:1].tolist()
+            where = f"array {dotted(path)!r}" if path else "its array"
+            raise TypeError(
+                f"{name}: {where} must hold numbers, got {kind} (such as {', '.join(map(repr, first))}); "
+                "np.unique(labels, return_inverse=True)[1] makes integers of labels"
+            )
+
+
+def _check_finite(data: Any, lists: list[np.ndarray], name: str) -> None:
+    """No client holds a NaN or an infinity: every loss of it would be one."""
+    for path, leaf in jax.tree.leaves_with_path(data):
+        if isinstance(leaf, jax.core.Tracer) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        values = np.asarray(leaf)
+        with np.errstate(all="ignore"):
+            if np.isfinite(values.sum()):  # one pass, nothing stored
+                continue
+        finite = np.isfinite(values.reshape(len(values), -1))
+        bad = ~finite.all(1)
+        for client, rows in enumerate(lists):
+            if bad[rows].any():
+                example = int(np.argmax(bad[rows]))
+                value = values.reshape(len(values), -1)[rows[example]][~finite[rows[example]]][0]
+                array = f" in {dotted(path)!r}" if path else ""
+                raise ValueError(f"{name}: data must be finite, client {client} has {value}{array} (example {example})")

@@ -43,9 +43,9 @@ class Layout:
         leaves, treedef = jax.tree.flatten(jax.tree.map(_as_array, tree))
         moving = [eqx.is_inexact_array(leaf) for leaf in leaves]
         if not any(moving):
-            raise TypeError(f"{name} must hold at least one array of floats, got {_describe(tree)}")
+            raise TypeError(f"{name} must hold at least one array of floats, got {describe(tree)}")
         if any(jnp.issubdtype(leaf.dtype, jnp.complexfloating) for leaf, m in zip(leaves, moving, strict=True) if m):
-            raise TypeError(f"{name} must be real, got {_describe(tree)}")
+            raise TypeError(f"{name} must be real, got {describe(tree)}")
         return cls(
             treedef,
             tuple(leaf.shape if m else None for leaf, m in zip(leaves, moving, strict=True)),
@@ -79,6 +79,12 @@ class Layout:
         ]
         return jax.tree.unflatten(self.treedef, leaves)
 
+    def __str__(self) -> str:
+        """The arrays of the pytree in a few words."""
+        arrays = zip(self.frozen, self.shapes, self.dtypes, strict=True)
+        leaves = [f.leaf if f is not None else jax.ShapeDtypeStruct(shape, dtype) for f, shape, dtype in arrays]
+        return describe(jax.tree.unflatten(self.treedef, leaves))
+
     def with_dtype(self, dtype: Any) -> "Layout":
         """The same layout in another precision."""
         return Layout(
@@ -92,13 +98,27 @@ def _as_array(leaf: Any) -> Any:
     return leaf
 
 
-def _describe(tree: Any) -> str:
-    leaves = jax.tree.leaves(tree)
-    shown = ", ".join(
-        f"{leaf.dtype}{list(leaf.shape)}" if eqx.is_array_like(leaf) and hasattr(leaf, "dtype") else repr(leaf)
-        for leaf in leaves[:4]
-    )
-    return f"a {type(tree).__name__} with {len(leaves)} leaves ({shown})"
+def describe(tree: Any) -> str:
+    """The arrays of a pytree in a few words, never their entries: ``float32[5]``, ``{a: float32[2, 3], t: int32[2]}``."""
+    leaves = jax.tree.leaves_with_path(tree)
+    told = [(dotted(path), _kind(leaf)) for path, leaf in leaves[:8]]
+    if not told:
+        return f"a {type(tree).__name__} without arrays"
+    if len(leaves) == 1 and not told[0][0]:
+        return told[0][1]
+    more = f", and {len(leaves) - len(told)} more" if len(leaves) > len(told) else ""
+    return "{" + ", ".join(f"{name}: {kind}" for name, kind in told) + more + "}"
+
+
+def _kind(leaf: Any) -> str:
+    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return type(leaf).__name__ if callable(leaf) else repr(leaf)[:40]
+
+
+def dotted(path: Any) -> str:
+    """The name of a leaf: ``layers.0.weight``."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def same_structure(a: Any, b: Any) -> bool:

@@ -165,8 +165,14 @@ def call_loss(loss: Loss, arguments: tuple[Any, ...], key: Any, client: Any) -> 
 
 def _loss(loss: Loss, name: str) -> Loss:
     wanted = ("w", "batch") if name in ("loss", "validation") else ("x", "y", "batch")
-    if not callable(loss) or not _takes(loss, len(wanted)):
+    if not callable(loss):
         raise TypeError(f"{name} must be a function of ({', '.join(wanted)}), got {loss!r}")
+    if not _takes(loss, len(wanted)):
+        raise TypeError(
+            f"{name} must be a function of ({', '.join(wanted)}), which may also name key (its own randomness) and client "
+            f"(the client's number); got {getattr(loss, '__name__', type(loss).__name__)}{inspect.signature(loss)}. "
+            "Bind what else it needs with functools.partial"
+        )
     return loss
 
 

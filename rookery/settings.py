@@ -109,6 +109,7 @@ def resolve(
     kind = by_name(str(given.get("algorithm", defaults.algorithm)))
     name = name_of(kind)
     rounds = _whole(given.get("rounds", defaults.rounds), "rounds")
+    seeds = _whole(given.get("seeds", 1), "seeds")
     options = {
         key: p.default for key, p in recipe.options.items() if p.default is not p.empty
     } | dict(defaults.options)  # fmt: skip
@@ -126,8 +127,8 @@ def resolve(
         batch_size=_batch_size(given.get("batch_size", defaults.batch_size)),
         rounds=rounds,
         every=_whole(given.get("every", max(1, rounds // 30)), "every"),
-        seed=_whole(given.get("seed", 0), "seed", 0),
-        seeds=_whole(given.get("seeds", 1), "seeds"),
+        seed=_whole(given.get("seed", 0), "seed", 0, 2**32 - seeds),  # JAX drops what is beyond 32 bits
+        seeds=seeds,
         held_out=bool(given.get("held_out", False)),
         clients_at_once=_whole(given["clients_at_once"], "clients_at_once") if "clients_at_once" in given else None,
         options=options,
@@ -255,13 +256,14 @@ def _check_names(given: Mapping[str, Any], known: set[str], where: str) -> None:
             raise ValueError(f"{where}: {unknown(name, sorted(known))}")
 
 
-def _whole(value: Any, name: str, least: int = 1) -> int:
+def _whole(value: Any, name: str, least: int = 1, most: int = 2**31 - 1) -> int:
     try:
         number = int(str(value))
     except ValueError:
         number = least - 1
-    if number < least or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if not least <= number <= most or isinstance(value, bool):
+        bounds = f"of at least {least}" if number < least else f"of at most {most}"
+        raise ValueError(f"{name} must be a whole number {bounds}, got {value!r}")
     return number
 
 
@@ -293,7 +295,7 @@ def _range(value: Any) -> int | tuple[int, int]:
 
 def _batch_size(value: Any) -> BatchSize:
     parts = list(value) if isinstance(value, list | tuple) else [value] if value is None else str(value).split(",")
-    if len(parts) > 2:
+    if not 1 <= len(parts) <= 2:
         raise ValueError(f"batch_size must be a number, 'all' or LOWER,UPPER, got {value!r}")
     sizes = [None if part in (None, "all", "None") else _whole(part, "batch_size") for part in parts]
     return sizes[0] if len(sizes) == 1 else (sizes[0], sizes[1])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,15 +21,15 @@ from rookery.clients import Clients
 from rookery.engines.flower.engine import Remote
 from rookery.engines.simulator import Shares, Simulator, State, advance, deal, diagnose
 from rookery.engines.simulator import initial_state as _first_state
-from rookery.engines.walk import Cost, Setting, costs_of
+from rookery.engines.walk import Cost, Found, Setting, costs_of
 from rookery.history import History
 from rookery.keys import as_key
-from rookery.layout import Layout, same_structure
+from rookery.layout import Layout, describe, same_structure
 from rookery.measures import Losses
 from rookery.oracles import UNITS
 from rookery.participation import Full, Participation, Steps, check_participation
 from rookery.problems import ClientWeighting, Flat, Minimax, Problem
-from rookery.validation import check_count, check_loss, check_mean_form
+from rookery.validation import check_batch, check_count, check_loss, check_mean_form, check_start, warn
 
 Axes = tuple[int | None, ...]
 """For each leaf of a tree, whether it has an axis of lanes (0) or is the same for all (None)."""
@@ -46,8 +46,19 @@ class Lanes:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """A run (or a lane) that met a number that is not finite in ``round``, and was stopped there."""
+
+    round: int
+    lane: int | None = None
+
+    def __str__(self) -> str:
+        return f"{_of_lane(self.lane)}not finite in round {self.round}"
+
+
+@dataclass(frozen=True)
 class Divergence:
-    """Where a run met its first number that was not finite.
+    """Why a run was stopped: where its first number was that is not finite, and what to do about it.
 
     ``exchange``, ``client``, ``step`` and ``variable`` name the first upload that held it; ``client`` is None if it was
     the server's own step, ``step`` is None if it did not arise in the local loop.
@@ -58,21 +69,26 @@ class Divergence:
     client: int | None
     step: int | None
     variable: str
+    advice: str
     lane: int | None = None
 
     def __str__(self) -> str:
         where = "the server's step" if self.client is None else f"the upload of client {self.client}"
         step = "" if self.step is None else f", local step {self.step}"
-        lane = "" if self.lane is None else f"lane {self.lane}: "
         number = "" if self.exchange is None else f", exchange {self.exchange}"
-        return f"{lane}{self.variable} is not finite in round {self.round}{number}, in {where}{step}"
+        place = f"round {self.round}{number}, in {where}{step}"
+        return f"{_of_lane(self.lane)}{self.variable} is not finite in {place}; {self.advice}"
+
+
+def _of_lane(lane: int | None) -> str:
+    return "" if lane is None else f"lane {lane}: "
 
 
 class Diverged(ArithmeticError):
     """A run met a number that is not finite. ``solution`` holds what was computed up to the round before."""
 
     def __init__(self, divergence: Divergence, solution: "Solution"):
-        super().__init__(f"{divergence}; try smaller rates")
+        super().__init__(str(divergence))
         self.divergence = divergence
         self.solution = solution
 
@@ -81,8 +97,8 @@ class Diverged(ArithmeticError):
 class Solution:
     """What a run found: ``x``, ``y`` and ``history``. ``rk.solve(..., start=solution)`` goes on from here.
 
-    Of a batch (``solve_many``) every array has a leading axis of lanes; ``lane(i)`` is one of its runs, and
-    ``diverged`` lists the lanes that were stopped.
+    Of a batch (``solve_many``) every array has a leading axis of lanes; ``lane(i)`` is one of its runs. ``diverged``
+    lists the lanes that were stopped and in which round; ``why(lane)`` looks for the cause.
     """
 
     x: Any
@@ -90,7 +106,9 @@ class Solution:
     history: History
     state: State
     lanes: int | None = None
-    diverged: tuple[Divergence, ...] = ()
+    diverged: tuple[Stopped, ...] = ()
+    diagnose: Callable[[State, Stopped], Divergence] | None = field(default=None, repr=False, compare=False)
+    """What :meth:`why` asks."""
 
     @property
     def rounds(self) -> int:
@@ -107,7 +125,19 @@ class Solution:
 
         state = replace(pick(replace(self.state, round=None)), round=self.state.round)
         stopped = tuple(replace(d, lane=None) for d in self.diverged if d.lane == lane)
-        return Solution(pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped)
+
+        def diagnose(_: State, stopped: Stopped) -> Divergence:
+            return replace(self.why(lane), lane=None)
+
+        return Solution(pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped, diagnose)
+
+    def why(self, lane: int | None = None) -> Divergence:
+        """Why a run, or this lane of a batch, diverged: its last round is repeated, one client after the other."""
+        for each in self.diverged:
+            if each.lane == lane and self.diagnose is not None:
+                return self.diagnose(self.state, each)
+        stopped = ", ".join(str(each.lane) for each in self.diverged) or "none"
+        raise ValueError(f"lane must be one that diverged ({stopped}), got {lane}")
 
 
 def solve(
@@ -156,7 +186,7 @@ def solve(
     )  # fmt: skip
     solution = run.go(rounds, every, progress, start)
     if solution.diverged:
-        raise Diverged(solution.diverged[0], solution)
+        raise Diverged(solution.why(), solution)
     return solution
 
 
@@ -207,7 +237,7 @@ def solve_many(
     equal in all lanes are stored once. The other arguments are those of :func:`solve`.
 
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
-    ``solution.diverged``; the others go on.
+    ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was.
     """
     run = prepare_many(
         problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
@@ -299,7 +329,8 @@ class Prepared:
             raise ValueError("engine: rk.Flower() makes one run at a time, take rk.solve and not a batch of lanes")
         for clients in all_clients:
             if not isinstance(clients, Clients):
-                raise TypeError(f"clients must be rk.Clients(...), got {clients!r}")
+                given = f"a {type(clients).__name__}: {describe(clients)}"
+                raise TypeError(f"clients must be rk.Clients(...), got {given}")
         clients = all_clients[0]
         n = clients.n
         if isinstance(problem, ClientWeighting):
@@ -310,8 +341,6 @@ class Prepared:
             for x0 in x0s:
                 if np.shape(x0) != (n,):
                     raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0)}")
-                if float(jnp.abs(problem.x_set.project(jnp.asarray(x0)) - jnp.asarray(x0)).max()) > 1e-5:
-                    raise ValueError(f"x0 must be in {problem.x_set!r}, got {x0!r}")
         layouts = Layout.of(x0s[0], "x0"), Layout.of(y0s[0], "y0")
         for name, layout, values in (("x0", layouts[0], x0s), ("y0", layouts[1], y0s)):
             for value in values:
@@ -322,6 +351,7 @@ class Prepared:
         flat = Flat(problem, *layouts)
         problem.x_set.check(x0s[0], "x_set")
         problem.y_set.check(y0s[0], "y_set")
+        x, y = check_start(flat, "x0", x0s), check_start(flat, "y0", y0s)
         chosen = [by_name(each)() if isinstance(each, str) else each for each in algorithms]
         for each in chosen:
             check_solves(each, problem)
@@ -336,19 +366,23 @@ class Prepared:
             raise ValueError(
                 "clients: client weighting needs data at the server, give rk.Clients(..., server=examples)"
             )
-        for name, split, size in (("lower", clients.lower, sizes[0]), ("upper", upper, sizes[1])):
-            loss = flat.lower if name == "lower" else flat.upper
-            what = "objective" if isinstance(problem, Minimax) else f"{name} loss"
-            check_loss(loss, split, *layouts, what)
+        seen = {"lower": (clients.lower, sizes[0]), "upper": (upper, sizes[1])}
+        if isinstance(problem, Minimax):  # one objective, which sees the upper data
+            del seen["lower"]
+        uses_x = [check_loss(flat, name, split, n) for name, (split, _) in seen.items()]
+        if not any(uses_x) and not isinstance(problem, ClientWeighting):
+            warn("x is used in no loss: nothing can be learned about it")
+        for name, (split, size) in seen.items():
+            if name == "lower" or split is not clients.lower or size != sizes[0] or "lower" not in seen:
+                check_batch(size, split, name)  # the same data are told of once
             if size is None and not split.sizes_equal:
-                check_mean_form(loss, split, layouts[0].ravel(x0s[0]), layouts[1].ravel(y0s[0]), name)
+                loss = flat.lower if name == "lower" else flat.upper
+                check_mean_form(loss, split, x[0], y[0], name)
         for each in chosen:
             each.check(flat, clients, steps, sizes == (None, None))
         dtype = layouts[0].dtype
         ready = [_with_dtype(each, dtype) for each in chosen]
         seeds = [as_key(key) for key in keys]
-        x = [layouts[0].ravel(x0) for x0 in x0s]
-        y = [layouts[1].ravel(y0) for y0 in y0s]
         first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
         costs = costs_of(first, x[0], y[0])
         if steps.high > 1 and not any(cost.local_steps for cost in costs):
@@ -453,7 +487,8 @@ class Prepared:
         if self.lanes is None and int(state.died) >= 0:
             state = replace(state, round=int(state.died))  # where its iterates are
         x, y = _Evaluation(self).output(state)
-        return Solution(x, y, ended.history, state, self.lanes, self._divergences(state))
+        stopped = _stopped(state, self.lanes)
+        return Solution(x, y, ended.history, state, self.lanes, stopped, self.diagnose if stopped else None)
 
     def _continued(self, start: Any) -> State:
         """The state to go on from, if it is one of such a run."""
@@ -501,19 +536,23 @@ class Prepared:
             row.update({name: int(row[name]) for name in names})
         return {**row, "seconds": seconds, **metrics}
 
-    def _divergences(self, state: State) -> tuple[Divergence, ...]:
-        died = np.atleast_1d(np.asarray(state.died))
-        found = []
-        for lane in np.flatnonzero(died >= 0):
-            one = replace(state, round=None)
-            if self.lanes is not None:
-                one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], one)
-            here = isinstance(self.engine, Simulator)  # a server has no data to repeat a client's work with
-            where = diagnose(self.lane_setting(int(lane)), one, int(died[lane])) if here else None
-            exchange, client, step, name = where if where is not None else (None, None, None, "the server's state")
-            number = None if self.lanes is None else int(lane)
-            found.append(Divergence(int(died[lane]), exchange, client, step, name, number))
-        return tuple(found)
+    def diagnose(self, state: State, stopped: Stopped) -> Divergence:
+        """Why a run, or a lane, that ended in ``state`` was stopped."""
+        if isinstance(self.engine, Remote):  # a server has no data to repeat a client's work with
+            advice = "try smaller rates, and look for NaN in the clients' data"
+            return Divergence(stopped.round, None, None, None, "the server's state", advice, stopped.lane)
+        state, x, y = replace(state, round=None), self.x, self.y
+        if stopped.lane is not None:
+            state, x, y = jax.tree.map(lambda leaf: leaf[stopped.lane], (state, x, y))
+        found, advice = diagnose(self.lane_setting(stopped.lane or 0), state, stopped.round, x, y)
+        if found is None:  # in another order of additions it is finite
+            found = Found(None, None, None, "the server's state")
+        return Divergence(stopped.round, *found, advice, stopped.lane)
+
+
+def _stopped(state: State, lanes: int | None) -> tuple[Stopped, ...]:
+    died = np.atleast_1d(np.asarray(state.died))
+    return tuple(Stopped(int(died[i]), None if lanes is None else int(i)) for i in np.flatnonzero(died >= 0))
 
 
 @dataclass(frozen=True)
@@ -595,10 +634,12 @@ def _metrics(
 
 
 def _numbers(metrics: Mapping[str, Any], lanes: int | None) -> dict[str, Any]:
+    shape = () if lanes is None else (lanes,)
     values = {name: np.asarray(value) for name, value in metrics.items()}
     for name, value in values.items():
-        if value.shape != (() if lanes is None else (lanes,)):
+        if value.shape not in ((), shape):
             raise ValueError(f"evaluate must return scalars, got shape {value.shape} for {name!r}")
+        values[name] = np.broadcast_to(value, shape)  # a constant is the same in all lanes
     return {name: value.item() if lanes is None else value for name, value in values.items()}
 
 

@@ -31,6 +31,22 @@ def loss(w, batch):
     return 0.5 * ((batch["a"] @ w - batch["t"]) ** 2).mean()
 
 
+def spoiled(data, name, value):
+    """The same with a value in the last example."""
+    array = data[name].copy()
+    array[-1] = value
+    return {**data, name: array}
+
+
+def cleaning(pick):
+    """A weight for each sample, picked by its number."""
+    return rk.Bilevel(upper, lambda x, y, batch: (pick(x, batch["i"]) * (batch["a"] @ y - batch["t"]) ** 2).mean())
+
+
+NUMBERED = rk.Clients([{**data, "i": np.arange(3 * k, 3 * k + len(data["t"]))[::-1]} for k, data in enumerate(DATA)])
+"""Samples of clients 0, 1 and 2 have the numbers 1, 0; 5, 4, 3; 9, 8, 7, 6."""
+
+
 def nothing(x, y):
     return {}
 
@@ -154,7 +170,26 @@ CASES = {
     "client without rows": (
         lambda: rk.Split(DATA[0], [[0], []]), ValueError, r"every client needs data, client 1 has none"),
     "no clients": (lambda: rk.Clients([]), TypeError, r"lower must be a rk\.Split or a list.*got \[\]"),
-    "one pytree": (lambda: rk.Clients(DATA[0]), TypeError, r"lower must be a rk\.Split or a list"),
+    "one pytree": (
+        lambda: rk.Clients(DATA[0]), TypeError,
+        r"lower must be a rk\.Split or a list.*got a dict: \{a: float64\[2, 2\], t: float64\[2\]\}$"),
+    "labels that are words": (
+        lambda: rk.Clients([DATA[0], {"a": DATA[1]["a"], "t": np.array(["setosa", "iris", "iris"])}]), TypeError,
+        r"lower\[1\]: array 't' must hold numbers, got <U6 \(such as 'setosa'\); np\.unique"),
+    "words in a split": (
+        lambda: rk.Split({"a": np.ones((2, 2)), "t": ["a", "b"]}, [[0], [1]], "upper"), TypeError,
+        r"upper: array 't\.0' must hold numbers"),
+    "an array of objects": (
+        lambda: rk.Clients(DATA, server={"a": np.ones((2, 2)), "t": np.array([1, None])}), TypeError,
+        r"server: array 't' must hold numbers, got object"),
+    "NaN in the data": (
+        lambda: rk.Clients(DATA, [DATA[0], spoiled(DATA[1], "t", NAN), DATA[2]]), ValueError,
+        r"upper: data must be finite, client 1 has nan in 't' \(example 2\)"),
+    "infinity in the data": (
+        lambda: rk.Split(spoiled(DATA[2], "a", -INF), [[0, 1], [2, 3]], "lower"), ValueError,
+        r"lower: data must be finite, client 1 has -inf in 'a' \(example 1\)"),
+    "NaN at the server": (
+        lambda: rk.Clients(DATA, server=spoiled(DATA[0], "a", NAN)), ValueError, r"server: .*has nan in 'a'"),
     "other structure": (
         lambda: rk.Clients([DATA[0], {"a": DATA[1]["a"]}]), ValueError, r"lower: .*structure; client 0.*client 1"),
     "other shape": (
@@ -172,7 +207,9 @@ CASES = {
     "negative index": (lambda: rk.Split(DATA[0], [[-1]]), ValueError, r"indices must lie in 0\.\.1.*got -1"),
     "index of floats": (
         lambda: rk.Split(DATA[0], [[0.5]]), TypeError, r"indices must be lists of integers, got float64"),
-    "clients of another type": (lambda: solve(clients=DATA), TypeError, r"clients must be rk\.Clients"),
+    "clients of another type": (
+        lambda: solve(clients=DATA[0]), TypeError,
+        r"clients must be rk\.Clients\(\.\.\.\), got a dict: \{a: float64\[2, 2\], t: float64\[2\]\}$"),
     "empty server": (lambda: rk.Clients(DATA, server={"a": np.zeros((0, 2))}), ValueError, r"server: .*data"),
     "nothing to share": (lambda: EQUAL.share_server(), ValueError, r"server must be given.*None"),
     "weighting without server": (
@@ -198,6 +235,37 @@ CASES = {
         r"loss must return a scalar.*\(2,\)"),
     "loss of two arguments": (
         lambda: solve(bilevel(upper=lambda x, y: x @ y)), TypeError, r"upper must be a function of \(x, y, batch\)"),
+    "loss of four arguments": (
+        lambda: bilevel(upper=lambda x, y, batch, penalty: x @ y), TypeError,
+        r"upper must be a function of \(x, y, batch\), which may also name key .* and client .*"
+        r"got <lambda>\(x, y, batch, penalty\)\. .*functools\.partial"),
+    "loss that wants another array": (
+        lambda: solve(bilevel(lower=lambda x, y, batch: (batch["label"] * y).sum())), ValueError,
+        r"^lower loss: KeyError: 'label' \(it was called with x: float64\[2\], y: float64\[2\], "
+        r"batch: \{a: float64\[2, 2\], t: float64\[2\]\}\)$"),
+    "objective that wants another array": (
+        lambda: solve(rk.Minimax(lambda x, y, batch: batch["label"].mean()), "Local SGDA"), ValueError,
+        r"^objective: KeyError: 'label'"),
+    "weighting loss that wants another array": (
+        lambda: solve(rk.ClientWeighting(lambda w, batch: batch["label"].mean()), "PrimalDual", x0=None), ValueError,
+        r"^loss: KeyError: 'label' \(it was called with w: float64\[2\], batch:"),
+    "y of another dimension": (
+        lambda: solve(y0=jnp.ones(3)), TypeError,
+        r"^lower loss: TypeError: .*\(it was called with x: float64\[2\], y: float64\[3\], batch: \{a: float64\[2, 2\]"),
+    "x and y exchanged": (
+        lambda: solve(bilevel(lower=lambda y, x, batch: loss(y["w"], batch) + x @ x), y0={"w": X}), TypeError,
+        r"^lower loss: .*x: float64\[2\], y: \{w: float64\[2\]\}.*works with x and y exchanged: .*x0 comes before y0"),
+    "x is called though it is y that is a model": (
+        lambda: solve(bilevel(upper=lambda x, y, batch: {X.shape: 1.0}[x] + y @ y)), TypeError,
+        r"^upper loss: TypeError: unhashable.*it was called with x: float64\[2\]"),
+    "x0 too short": (
+        lambda: solve(cleaning(lambda x, i: x[i]), clients=NUMBERED, y0=X), ValueError,
+        r"^lower loss: index out of range: it reads place 9 of an axis of length 2, .*Is x0 or y0 too short\?"),
+    "x0 too short for one sample": (
+        lambda: solve(cleaning(lambda x, i: x[i.max()]), clients=NUMBERED), ValueError, r"reads place 9 .* length 2,"),
+    "x0 too short for the clients": (
+        lambda: solve(bilevel(lower=lambda x, y, batch, client: x[client] * lower(x, y, batch))), ValueError,
+        r"^lower loss: index out of range: it reads place 2 of an axis of length 2,"),
     "sum over whole sets": (
         lambda: solve(bilevel(lower=lambda x, y, batch: lower(x, y, batch) * len(batch["t"]))), ValueError,
         r"lower loss must be a mean over its batch.*unequal sizes.*batch_size"),
@@ -222,6 +290,17 @@ CASES = {
         r"x0 must hold one weight a client \(3\), got shape \(2,\)"),
     "weights outside the simplex": (
         lambda: solve(WEIGHTING, "PrimalDual", x0=jnp.ones(3)), ValueError, r"x0 must be in Simplex"),
+    "x0 outside its set": (
+        lambda: solve(bilevel(x_set=rk.Box(0, 1)), x0=3 * X), ValueError,
+        r"x0 must be in Box\(.*got one with an entry that is 2 away from it$"),
+    "y0 outside its set": (
+        lambda: solve(bilevel(y_set=rk.Simplex())), ValueError, r"y0 must be in Simplex\(.*0\.5 away"),
+    "a lane outside its set": (
+        lambda: rk.solve_many(bilevel(y_set=rk.Ball(2.0)), "FedBiO", CLIENTS, X, rk.Lanes([X, X, 9 * X]), rounds=1),
+        ValueError, r"y0 must be in Ball\(.*away from it in lane 2$"),
+    "x0 is not finite": (lambda: solve(x0=X.at[1].set(NAN)), ValueError, r"^x0 must be finite, got nan$"),
+    "y0 is not finite": (
+        lambda: solve(y0={"w": [X, X / 0]}), ValueError, r"^y0\.w\.1 must be finite, got inf$"),
     "start from a number": (lambda: solve(start=3), (TypeError, ValueError), r"start .*3"),
     # --- evaluate and engine -----------------------------------------------------------------------------------------
     "metrics are arrays": (
@@ -344,6 +423,67 @@ def test_error(name):
     with pytest.raises(kind) as caught:
         call()
     assert re.search(message, str(caught.value), re.DOTALL), str(caught.value)
+
+
+# --- what is allowed, and told ---------------------------------------------------------------------------------------
+
+
+def warned(**setting):
+    """The warnings of a run that is prepared, and where they point to."""
+    with pytest.warns(UserWarning, match="") as caught, pytest.raises(AssertionError, match="compiled loop"):
+        solve(**setting)
+    assert all(each.filename == __file__ for each in caught)
+    return [str(each.message) for each in caught]
+
+
+def test_x_that_no_loss_uses_is_told():
+    assert warned(problem=bilevel(upper=lambda x, y, batch: loss(y, batch), lower=lambda x, y, batch: y @ y)) == [
+        "x is used in no loss: nothing can be learned about it"
+    ]
+    told = warned(problem=rk.Minimax(lambda x, y, batch: -y @ y), algorithm="Local SGDA")
+    assert told == ["x is used in no loss: nothing can be learned about it"]
+
+
+def test_a_batch_larger_than_the_data_is_told_once_for_the_same_data():
+    told = (
+        "batch_size 5 is more than the 2 lower examples of client 0: "
+        "they are drawn with replacement. None takes whole sets"
+    )
+    assert warned(batch_size=5) == [told]
+    assert warned(batch_size=(2, 3)) == [told.replace("5", "3").replace("lower", "upper")]
+    assert warned(problem=MINIMAX, algorithm="Local SGDA", batch_size=5) == [told.replace("lower", "upper")]
+
+
+def test_an_index_that_vmap_clamps_is_told():
+    """``mode="clip"`` makes the same program, and is asked for: no error."""
+    told = "lower loss: index out of range: it reads place 9 of an axis of length 2; the last place is taken instead"
+    assert warned(problem=cleaning(lambda x, i: jax.vmap(lambda j: x[j])(i)), clients=NUMBERED) == [told]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, i: x[i % 2],
+        lambda x, i: x[-1 - i % 2],
+        lambda x, i: jnp.where(i < 2, x.at[i].get(mode="fill", fill_value=0), 1),
+        lambda x, i: jax.lax.scan(lambda s, j: (s + x[j % 2], None), 0.0, i)[0],
+    ],
+)
+def test_indices_in_range_are_fine(pick):
+    with pytest.raises(AssertionError, match="compiled loop"):
+        solve(cleaning(pick), clients=NUMBERED, batch_size=1)
+
+
+def test_nan_that_nobody_holds_is_fine():
+    data = spoiled(DATA[2], "a", NAN)
+    assert rk.Clients(rk.Split(data, [[0, 1], [2]])).n == 2
+    with pytest.raises(ValueError, match=r"client 1 has nan in 'a' \(example 0\)"):
+        rk.Split(data, [[0, 1], [3, 2]])
+
+
+def test_finite_data_whose_sum_is_not_are_fine():
+    assert rk.Clients([np.full((3, 2), 1.7e308)]).n == 1
 
 
 def finished(algorithm=None, **more):

@@ -1,7 +1,9 @@
 """The command, as a user meets it."""
 
 import csv
+import importlib.metadata
 import json
+import re
 import tomllib
 
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import rookery as rk
+from rookery import runs
 from rookery.cli import app
 from rookery.datasets import DATASETS
+from rookery.engines.flower import processes
 from rookery.runs import read_run
 from rookery.sweep import Trial, at_edges, best, grid, random_rates
 from rookery.tasks import RECIPES
@@ -91,6 +95,26 @@ BAD = {
     ),
     "trials": (["sweep", *HYPER, "--random", "gamma_x=1..2"], "--random needs --trials"),
 }
+
+
+def test_flower_that_is_not_installed_is_one_line(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(processes.importlib.metadata, "version", missing)
+    monkeypatch.setattr(runs, "environment", dict)  # which tells versions too
+    result = rookery("run", *HYPER, "--engine", "flower", "--out", "flower", code=2)
+    assert result.stderr.splitlines() == [
+        'Error: rk.Flower needs Flower, which is not installed: pip install "rookery[flower]"'
+    ]
+
+
+def test_a_warning_is_one_line():
+    result = rookery("run", *HYPER, "--batch-size", "8,5000", "--rounds", 1, "--out", "warned")
+    told = [line for line in result.stderr.splitlines() if "batch_size" in line]
+    assert len(told) == 1
+    assert re.match(r"Warning: batch_size 5000 is more than the \d+ upper examples of client \d+: ", told[0])
+    assert "validation.py" not in result.stderr
 
 
 @pytest.mark.parametrize("case", BAD)

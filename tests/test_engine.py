@@ -21,7 +21,7 @@ import rookery as rk
 from rookery.algorithm import participant_weights
 from rookery.algorithms.common import only
 from rookery.engines.simulator import _advance
-from rookery.engines.walk import mean_of
+from rookery.engines.walk import mean_of, not_finite
 from rookery.keys import PARTICIPANTS, Stream, _threefry, as_key, fold
 from rookery.layout import Layout
 from rookery.measures import objectives
@@ -293,9 +293,16 @@ def test_a_diverged_lane_is_frozen_and_the_others_go_on(world):
     many = run_many(world, [RATES, wild, OTHER], keys=[5, 5, 5], every=1, evaluate=lambda x, y: {"y": jnp.vdot(y, y)})
     (died,) = many.diverged
     assert died.lane == 1
-    assert died.exchange == 0
-    assert died.client in Draws(world[1], key=5, participation=2).participants(died.round)
-    assert "lane 1: " in str(died)
+    assert str(died) == f"lane 1: not finite in round {died.round}"
+    why = many.why(1)
+    assert (why.lane, why.round, why.exchange) == (1, died.round, 0)
+    assert why.client in Draws(world[1], key=5, participation=2).participants(died.round)
+    assert str(why).startswith("lane 1: ")
+    assert "try smaller rates" in str(why)
+    assert many.lane(1).why() == replace(why, lane=None)
+    for lane in (0, None):
+        with pytest.raises(ValueError, match=rf"lane must be one that diverged \(1\), got {lane}"):
+            many.why(lane)
     for lane, rates in ((0, RATES), (2, OTHER)):
         same(many.lane(lane), run(world, rates=rates), 1e-12, f"lane {lane}")
     frozen = many.lane(1)
@@ -349,17 +356,87 @@ def test_divergence_of_a_client_is_reported(world):
     assert partial.history["round"][0] == 0
 
 
+def test_a_diverged_lane_costs_nothing_until_somebody_asks(world, monkeypatch):
+    repeated = []
+
+    def diagnose(*asked):
+        repeated.append(asked)
+        return None, "some advice"
+
+    monkeypatch.setattr(SOLVE, "diagnose", diagnose)
+    setting = {"rounds": 5, "every": 1, "local_steps": 2, "evaluate": nothing}
+    many = rk.solve_many(world[0], Blows(), world[1], X0, Y0, keys=[0, 1], **setting)
+    assert [(each.lane, each.round) for each in many.diverged] == [(0, 1), (1, 1)]
+    assert not repeated
+    assert "some advice" in str(many.why(1))
+    assert len(repeated) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, rk.Steps(3, 9)])
+def test_the_local_step_that_broke_is_named(world, steps):
+    """Client 2 starts with 1 and has 1e50^k after k steps: the seventh is beyond 1e308."""
+    with pytest.raises(rk.Diverged) as caught:
+        rk.solve(world[0], Blows(growth=1e50), world[1], X0, Y0 / Y0, rounds=9, local_steps=steps, evaluate=nothing)
+    why, done = caught.value.divergence, caught.value.solution
+    power = np.log10(np.abs(done.y).max()) // 1  # of ten, before the round
+    assert (why.client, why.exchange) == (2, 1)
+    assert why.step == (308 - power) // 50
+
+
+class Singular(rk.Algorithm):
+    """Divides by the difference of x and its start, which is 0 at any rate, at the client or at the server."""
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
+    eta_x: Any = 0.1
+    at_server: bool = eqx.field(static=True, default=False)
+
+    def round(self):
+        return (rk.Exchange(lambda s: {"x": s["x"]}, self.client, self.server),)
+
+    def client(self, local, down, keep, carry):
+        return {"d": down["x"] if self.at_server else 1 / (down["x"] - local.x0)}, keep, carry
+
+    def server(self, ctx, server, mean):
+        return {**server, "x": server["x"] - self.eta_x * mean["d"] / (0.0 if self.at_server else 1.0)}
+
+
+@pytest.mark.parametrize("at_server", [False, True])
+def test_smaller_rates_are_not_advised_where_they_do_not_help(world, at_server):
+    with pytest.raises(rk.Diverged, match=r"smaller rates do not help.*from numbers of at most \d") as caught:
+        rk.solve(world[0], Singular(at_server=at_server), world[1], X0, Y0, rounds=2, evaluate=nothing)
+    assert caught.value.divergence.variable == ("x" if at_server else "d")
+    assert "try smaller" not in str(caught.value)
+
+
+def test_names_of_what_is_not_finite_are_dotted():
+    bad = jnp.array([1.0, np.inf])
+    assert not_finite({"kept": {"y": bad}}) == "kept.y"
+    assert not_finite({"a": jnp.ones(2), "layers": [jnp.zeros(1), bad]}) == "layers.1"
+    assert not_finite(bad) == "value"
+    assert not_finite({"n": jnp.arange(3), "y": jnp.ones(2)}) is None
+
+
 def test_divergence_of_the_server_is_reported(world):
     with pytest.raises(rk.Diverged) as caught:
         rk.solve(world[0], Blows(at_server=True), world[1], X0, Y0, rounds=5, every=1, evaluate=nothing)
     where = caught.value.divergence
-    assert (where.round, where.client, where.step) == (2, None, None)
+    assert (where.round, where.exchange, where.client, where.step) == (2, 1, None, None)
     assert "server" in str(caught.value)
     np.testing.assert_allclose(caught.value.solution.y, Y0)
     assert list(caught.value.solution.history["round"]) == [0, 1, 2, 3]
 
 
 # --- metrics and the history -----------------------------------------------------------------------------------------
+
+
+def test_metrics_may_be_constants(world):
+    def evaluate(x, y):
+        return {"python": 2.5, "jax": jnp.float32(3), "numpy": np.float64(4), "x": x[0]}
+
+    history = run_many(world, [RATES, OTHER], keys=[1, 2], rounds=1, evaluate=evaluate).history
+    for name, value in (("python", 2.5), ("jax", 3), ("numpy", 4)):
+        np.testing.assert_array_equal(history[name], [[value, value]] * 2)
+    assert run(world, rounds=1, evaluate=evaluate).history.last["python"] == 2.5
 
 
 def test_metrics_in_numpy(world):

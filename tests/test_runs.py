@@ -91,6 +91,20 @@ BAD = {
     "participants": ({"participants": "1.5"}, {}, {}, r"participants must be .*\(0, 1\] or 'all', got '1.5'"),
     "no participants": ({"participants": 0}, {}, {}, "participants must be"),
     "steps": ({"local_steps": "5-2"}, {}, {}, "local_steps must be a range from low to high, got '5-2'"),
+    "no batch": ({"batch_size": []}, {}, {}, "batch_size must be a number, 'all' or LOWER,UPPER, got \\[\\]"),
+    "large seed": (
+        {"seed": 10**30, "seeds": 1},
+        {},
+        {},
+        f"seed must be a whole number of at most {2**32 - 1}, got {10**30}",
+    ),
+    "large last seed": (
+        {"seed": 2**32 - 1, "seeds": 2},
+        {},
+        {},
+        f"seed must be a whole number of at most {2**32 - 2},",
+    ),
+    "large number": ({"rounds": 10**30}, {}, {}, f"rounds must be a whole number of at most {2**31 - 1}, got {10**30}"),
     "batch": ({"batch_size": "a"}, {}, {}, "batch_size must be a whole number of at least 1, got 'a'"),
     "run option": ({"round": 3}, {}, {}, r"\[run\]: there is no 'round'; did you mean 'rounds'"),
     "task option": (

@@ -2,24 +2,27 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from rookery.algorithm import Exchange, Repeat, Server
+from rookery.algorithm import Algorithm, Exchange, Repeat, Server
 from rookery.engines.walk import (
     Careful,
+    Found,
     Moment,
     Setting,
     Walk,
     all_finite,
     combine,
     count_steps,
+    draw_participants,
     get_rows,
     mean_of,
     put_rows,
@@ -319,13 +322,52 @@ def _share(whole: Tree, axes: Tree, lanes: int | slice) -> Tree:
     return jax.tree.map(cut, axes, whole, is_leaf=lambda axis: axis is None)
 
 
-def diagnose(setting: Setting, state: State, round: int) -> tuple[int, int, int | None, str] | None:
-    """Repeats ``round`` from a frozen state, one client after the other.
+TINY = 1e-9
+"""A step so small that a round made with it hardly moves."""
+GROWN = 1e6
+"""Numbers that are so many times as large as at the start have grown because of the steps that were made."""
 
-    Returns (exchange, client, local step, name) of the first upload that is not finite; ``None`` if all are finite (then
-    it is the server's own step that broke).
+
+def diagnose(setting: Setting, state: State, round: int, x: Array, y: Array) -> tuple[Found | None, str]:
+    """Repeats ``round`` from a frozen state: where the first number was that is not finite, and what to do about it.
+
+    The advice is tried out: the round is repeated once more with steps so small that they cannot be the cause.
     """
-    walk = Careful(setting, round, state.last, state.keep)
-    ids, mask = setting.participants(round, 0)
+    walk = _repeated(setting, state, round)
+    largest, before = _largest(state.server), _largest(setting.algorithm.init(x, y))
+    if largest > GROWN * max(1.0, before):
+        return walk.found, f"numbers had grown to {largest:.2g} by then: try smaller rates"
+    careful = replace(setting, algorithm=_with_tiny_steps(setting.algorithm))
+    if _repeated(careful, state, round, walk.ended).found is None:
+        return walk.found, f"with steps of {TINY:g} it is finite: try smaller rates"
+    return walk.found, (
+        f"smaller rates do not help, for it is not finite even with steps of {TINY:g}, from numbers of at most "
+        f"{largest:.3g}: look for a division by 0, log(0), sqrt(0) or a singular matrix in the losses and their derivatives"
+    )
+
+
+def _repeated(setting: Setting, state: State, round: int, until: tuple[int, Any] | None = None) -> Careful:
+    walk = Careful(setting, round, state.last, state.keep, until)
+    ids, mask = draw_participants(setting, walk.round, jnp.int32(0))
     walk.run(setting.algorithm.round(), Moment(state.server, get_rows(state.keep, ids), None, ids, mask, -1))
-    return walk.found
+    return walk
+
+
+def _largest(tree: Tree) -> float:
+    floats = [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return max((float(np.abs(leaf).max(initial=0)) for leaf in floats), default=0.0)
+
+
+def _with_tiny_steps(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm with its steps, or if none of its rates is called one, with all its rates at most TINY."""
+    rates = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if not f.metadata.get("static")}
+    steps = [name for name in rates if name.partition("_")[0] in ("eta", "gamma", "lr") or "step" in name]
+    chosen = [name for name in steps or rates if rates[name] is not None]
+
+    def smaller(rate: Any) -> Array:
+        plain = eqx.is_array(rate)  # a schedule becomes a constant
+        return jnp.minimum(rate, TINY) if plain else jnp.full((), TINY, jax.tree.leaves(rate)[0].dtype)
+
+    return eqx.tree_at(
+        lambda a: [getattr(a, name) for name in chosen], algorithm, [smaller(rates[name]) for name in chosen]
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from jax import Array
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server, Step, participant_weights
 from rookery.clients import Clients
 from rookery.keys import PARTICIPANTS, fold
-from rookery.layout import same_structure
+from rookery.layout import dotted, same_structure
 from rookery.oracles import Tally
 from rookery.participation import Participation, Steps
 from rookery.problems import Flat
@@ -286,65 +286,161 @@ def costs_of(setting: Setting, x: Array, y: Array) -> list[Cost]:
     return [found[number] for number in range(count_steps(setting.algorithm.round()))]
 
 
-class Careful(Walk):
-    """One participant after the other, eagerly, looking for the first number that is not finite."""
+class Found(NamedTuple):
+    """The first place of a round that held a number that is not finite."""
 
-    def __init__(self, setting: Setting, round: int, last: Array, table: Tree):
-        super().__init__(setting, round)
+    exchange: int | None
+    client: int | None
+    """None: it was the server's own step."""
+    step: int | None
+    """None: it did not arise in the client's local loop."""
+    variable: str
+
+
+class Careful(Walk):
+    """One participant after the other, looking for the first number that is not finite.
+
+    The work of a participant and that of the server are compiled, once for all participants and lanes: an answer should
+    take as long as a compilation, not as a thousand operations one by one. ``until`` is a step of the round and its pass,
+    after which the walk ends.
+    """
+
+    def __init__(self, setting: Setting, round: int, last: Array, table: Tree, until: tuple[int, Any] | None = None):
+        super().__init__(setting, jnp.int32(round))
         self.last = last
         self.table = table
-        self.found: tuple[int, int, int | None, str] | None = None
-        """(exchange, client, local step, name of the array)."""
+        self.until = until
+        self.ended: tuple[int, Any] | None = None
+        """The step, and its pass, after which nothing was computed any more."""
+        self.found: Found | None = None
+
+    def _end(self, number: int, index: Any, found: Found | None) -> None:
+        if found is not None or self.until == (number, index):
+            self.found, self.ended = found, (number, index)
 
     def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
         """A Python loop."""
         for k in range(step.count):
-            if self.found is None:
-                at = self.run(step.steps, at, index * step.count + k, number)
+            at = self.run(step.steps, at, index * step.count + k, number)
         return at
+
+    def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
+        """The server's step."""
+        return self._served(at, index, number, None)
 
     def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
         """A Python loop over the participants."""
-        if self.found is not None:
-            return at
-        if step.when is not None and not bool(
-            step.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
-        ):
+        if self.ended is not None or not self._wanted(step, at, index, number):
             return at
         if step.draw == "fresh":
             self.table = put_rows(self.table, at.ids, at.mask, at.keep)
-            ids, mask = self.setting.participants(self.round, at.draws + 1)
+            ids, mask = draw_participants(self.setting, self.round, jnp.int32(at.draws + 1))
             keep = get_rows(self.table, ids)
             at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=keep)
         else:
             at = replace(at, draws=max(at.draws, 0))
-        down = step.down(at.server)
-        private = {} if step.private is None else step.private(at.server)
         results = []
         for slot in range(at.ids.shape[0]):
-            client = int(at.ids[slot])
-            first_bad: list[tuple[int, str]] = []
-
-            def look(k: int, state: Tree, first_bad: list[tuple[int, str]] = first_bad) -> None:
-                if not first_bad and (name := not_finite(state)):
-                    first_bad.append((k, name))
-
-            local = self.setting.local(client, self.round, index, self.last[client], trace=look)
-            mine, own, kept = jax.tree.map(lambda leaf, slot=slot: leaf[slot], (private, at.keep, at.carry))
-            up, keep, carry = step.client(local, {**down, **mine}, own, kept)
-            results.append((up, keep, carry))
-            if bool(at.mask[slot]) and (name := not_finite({**up, "kept": keep})):
-                self.found = (number, client, first_bad[0][0] if first_bad else None, name)
+            results.append(self._made(at, index, number, slot, self.setting.steps.high))
+            if bool(at.mask[slot]) and (name := _spoiled(results[-1])):
+                found = Found(number, int(at.ids[slot]), self._bad_step(at, index, number, slot), name)
+                self._end(number, index, found)
                 return at
-        up, keep, carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
-        mean = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, up)
-        server = step.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, mean)
-        return replace(at, server=server, keep=keep, carry=carry)
+        up, keep, carry = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
+        return self._served(replace(at, keep=keep, carry=carry), index, number, up)
+
+    def _wanted(self, step: Exchange, at: Moment, index: Any, number: int) -> bool:
+        where = self.round, jnp.int32(index)
+        return step.when is None or bool(_wanted(self.setting, number, *where, at.server, at.ids, at.mask))
+
+    def _made(self, at: Moment, index: Any, number: int, slot: int, stop: int) -> tuple[Tree, Tree, Tree]:
+        """(up, keep, carry) of one participant whose local loops end before step ``stop``."""
+        where = self.round, jnp.int32(index)
+        state = at.server, at.ids, at.keep, at.carry, self.last
+        made: tuple[Tree, Tree, Tree] = _made(self.setting, number, *where, *state, jnp.int32(slot), jnp.int32(stop))
+        return made
+
+    def _bad_step(self, at: Moment, index: Any, number: int, slot: int) -> int | None:
+        """The local step that spoils the upload, by bisection: all is well before step ``good``, not before ``bad``."""
+        if _spoiled(self._made(at, index, number, slot, 0)):
+            return None
+        good, bad = 0, self.setting.steps.high
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            good, bad = (good, middle) if _spoiled(self._made(at, index, number, slot, middle)) else (middle, bad)
+        return good
+
+    def _served(self, at: Moment, index: Any, number: int, up: Tree) -> Moment:
+        if self.ended is not None:
+            return at
+        where = self.round, jnp.int32(index)
+        at = replace(at, server=_served(self.setting, number, *where, at.server, at.ids, at.mask, up))
+        name = not_finite(at.server)
+        self._end(number, index, Found(number, None, None, name) if name else None)
+        return at
+
+
+def _spoiled(made: tuple[Tree, Tree, Tree]) -> str | None:
+    up, keep, _ = made
+    return not_finite({**up, "kept": keep})
+
+
+_compiled: Any = partial(
+    eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+)
+"""For programs that run a few times: what they save is less than it takes to make them faster."""
+
+
+@_compiled
+def draw_participants(setting: Setting, round: Array, fresh: Array) -> tuple[Array, Array]:
+    """(ids, mask) of a draw, compiled: eagerly its loop would be compiled anew for each."""
+    return setting.participants(round, fresh)
+
+
+@_compiled
+def _wanted(setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array) -> Any:
+    step = step_at(setting.algorithm.round(), number)
+    return step.when(server, setting.context(round, index, ids, mask))  # type: ignore[union-attr, misc]
+
+
+@_compiled
+def _made(
+    setting: Setting,
+    number: int,
+    round: Array,
+    index: Array,
+    server: Tree,
+    ids: Array,
+    keep: Tree,
+    carry: Tree,
+    last: Array,
+    slot: Array,
+    stop: Array,
+) -> tuple[Tree, Tree, Tree]:
+    """What the participant of one slot makes of an exchange."""
+    step = step_at(setting.algorithm.round(), number)
+    assert isinstance(step, Exchange)
+    private = {} if step.private is None else step.private(server)
+    mine, own, kept = jax.tree.map(lambda leaf: leaf[slot], (private, keep, carry))
+    local = setting.local(ids[slot], round, index, last[ids[slot]], stop=stop)
+    return step.client(local, {**step.down(server), **mine}, own, kept)
+
+
+@_compiled
+def _served(
+    setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array, up: Tree
+) -> Tree:
+    """The server's state after a step."""
+    step = step_at(setting.algorithm.round(), number)
+    context = setting.context(round, index, ids, mask)
+    if isinstance(step, Server):
+        return step.fn(context, server)
+    return step.server(context, server, mean_of(step, server, setting.clients.weights, ids, mask, up))
 
 
 def not_finite(tree: Tree) -> str | None:
     """The name of the first array that holds a NaN or an infinity."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) and not bool(jnp.isfinite(leaf).all()):
-            return jax.tree_util.keystr(path).strip("[]'.") or "value"
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) and not np.isfinite(np.asarray(leaf)).all():
+            return dotted(path) or "value"
     return None
