@@ -4,6 +4,7 @@ An exception raised wherever a signal happens to arrive would leave threads of c
 process when the interpreter ends, and a second one would stop the cleaning up after the first.
 """
 
+import _thread
 import os
 import signal
 import sys
@@ -62,6 +63,16 @@ def heard(at_once: bool) -> Iterator[None]:
         if at_once and len(_heard) == 1:
             raise Stopped(number)
 
+    def raise_again(lost: Any) -> None:
+        """What is raised in a callback of the garbage collector or a ``__del__`` is printed and forgotten."""
+        if not isinstance(lost.exc_value, Stopped):
+            return hook(lost)
+        _heard.clear()
+        retry = threading.Timer(0.01, _thread.interrupt_main, [lost.exc_value.number])
+        retry.daemon = True
+        retry.start()
+
+    hook, sys.unraisablehook = sys.unraisablehook, raise_again
     before = {each: signal.getsignal(each) for each in _SIGNALS}
     mine = [each for each in _SIGNALS if before[each] not in (signal.SIG_IGN, None)]
     outermost = not any(getattr(handler, "__qualname__", "") == hear.__qualname__ for handler in before.values())
@@ -72,6 +83,7 @@ def heard(at_once: bool) -> Iterator[None]:
         if not at_once:
             stop_if_asked()
     finally:
+        sys.unraisablehook = hook
         for each in mine:
             signal.signal(each, before[each])
         if outermost:

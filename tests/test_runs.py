@@ -459,6 +459,24 @@ def test_one_signal_is_raised_and_no_second_while_it_is_cleaned_up():
         pass  # what was heard before is forgotten
 
 
+def test_a_signal_is_not_lost_where_exceptions_are(capfd):
+    class Garbage:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    def work():
+        with heard(at_once=True):
+            Garbage()
+            end = time.monotonic() + 10
+            while time.monotonic() < end:
+                time.sleep(0.001)
+
+    with pytest.raises(Stopped) as stopped:
+        work()
+    assert stopped.value.status == 143
+    assert capfd.readouterr().err == ""
+
+
 @dataclass(frozen=True)
 class Lasting(Over):
     lasting = True
