@@ -309,27 +309,30 @@ def _go(
         evaluated = False
         stop_if_asked()
 
-    # Nodes are waited for, and each of their rounds is saved; what is computed here is saved when it comes back.
-    with heard(at_once=on_nodes), _also_logged(log):
+    def make() -> Solution:
         if solution is not None and done >= plan.rounds:
-            solution = prepared.finish(solution)
+            made = prepared.finish(solution)
         else:
             memory = None if start is None else start.memory
-            try:
-                solution = prepared.go(plan.rounds - done, plan.every, progress, solution, keep, memory, remember)
-            except FederationError as error:
-                log(str(error))
-                raise FederationError(f"{error}; {again} goes on from there") from None
-            except Stopped as stopped:
-                log(f"stopped by {stopped}")
-                stopped.add_note(f"Go on with: {again}")
-                raise
-        for each in solution.diverged:
+            made = prepared.go(plan.rounds - done, plan.every, progress, solution, keep, memory, remember)
+        for each in made.diverged:
             log(str(each))
-        result = save(_named({"x": solution.x, "y": solution.y}))
+        result = save(_named({"x": made.x, "y": made.y}))
         _write(folder / "result.safetensors", result)
         log(f"done: result.safetensors has the SHA-256 {hashlib.sha256(result).hexdigest()}")
-    return solution
+        return made
+
+    try:
+        # Nodes are waited for, and each of their rounds is saved; what is computed here is saved when it comes back.
+        with heard(at_once=on_nodes), _also_logged(log):
+            return make()
+    except FederationError as error:
+        log(str(error))
+        raise FederationError(f"{error}; {again} goes on from there") from None
+    except Stopped as stopped:
+        log(f"stopped by {stopped}")
+        stopped.add_note(f"Go on with: {again}")
+        raise
 
 
 # --- what is written, and read again ------------------------------------------------------------------------------------
