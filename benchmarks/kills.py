@@ -27,7 +27,7 @@ PATIENCE = 600.0
 TASK = ("hyper-representation", "--algorithm", "FedBiOAcc", "--clients", "10", "--participants", "4", "--batch-size", "8",
         "--set", "hidden=4")  # fmt: skip
 LENGTH = {
-    "simulator": ("--rounds", "6000", "--every", "500", "--seeds", "2"),
+    "simulator": ("--rounds", "1500", "--every", "200", "--seeds", "2"),
     "flower": ("--rounds", "25", "--every", "10"),
 }
 STOPS = (("SIGINT",), ("SIGINT", "SIGINT"), ("SIGTERM",))

@@ -41,10 +41,9 @@ LINES = (
     "deploy certs keys --host localhost --nodes 1 --days 3",
     "node --superlink 127.0.0.1:8000 --problem settings.toml --partition 0-4 --folder n --patience 1",
     "--version",
-    "--debug list",
 )
 SETTINGS = '[run]\ntask = "hyper-representation"\nalgorithm = "FedBiO"\n[task]\nhidden = 4\n'
-OPTIONS = sorted({word for line in LINES for word in line.split() if word.startswith("--")} - {"--debug"})
+OPTIONS = sorted({word for line in LINES for word in line.split() if word.startswith("--")})
 PLAIN = "abcxyzABC019.,-+=_ []{}'\"%$~!?*:#é٣\n\x1b"  # no slash: whatever is written stays below this folder
 VALUES = st.one_of(
     st.sampled_from(["", "-", "--", "0", "-1", "1e400", "nan", "inf", "9" * 400, "10000000000", "٣", "all", "None", "eta_x",
