@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-optimized test-all test-federation fuzz soak lint bench docs clean
+.PHONY: demo test test-optimized test-all test-federation fuzz soak kills lint bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ fuzz: $(VENV)/ready  ## what comes from outside, made up or damaged, in large nu
 
 soak: $(VENV)/ready  ## 200 rounds on Flower while nodes are killed and answers lost or damaged
 	$(BIN)/python -m benchmarks.soak
+
+kills: $(VENV)/ready  ## 100 runs killed at random moments and gone on with, and 20 stopped
+	$(BIN)/python -m benchmarks.kills --simulator 70 --flower 30 --stops 15 --flower-stops 5
 
 lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@
 functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with any algorithm.
 """
 
-from rookery import measures, partition
+from rookery import _importing, measures, partition  # noqa: F401
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server
 from rookery.algorithms import algorithms
 from rookery.algorithms.aggitd import FBOAggITD

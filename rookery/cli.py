@@ -4,7 +4,8 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from rookery.reproduce import write_docs as write_reproduction
 from rookery.runs import Run, find_runs, read_run, resume_run, start_run, usable_cores
 from rookery.settings import Settings, assignments, parse_value, read_settings, recipe_of, resolve, write_toml
 from rookery.solve import Solution
+from rookery.stopping import Interrupted, asked, end, heard
 from rookery.sweep import at_edges, best, best_settings, grid, random_rates, sweep
 from rookery.tasks import RECIPES
 
@@ -51,8 +53,8 @@ class _OneLineErrors(typer.core.TyperGroup):
         except click.UsageError as error:
             typer.echo("Error: " + " ".join(error.format_message().split()), err=True)
             code = 2
-        except click.Abort:
-            code = 130
+        except click.Abort as error:
+            code = _told(error.__cause__)
         if standalone_mode:
             sys.exit(code if isinstance(code, int) else 0)
         return code
@@ -68,6 +70,16 @@ class _OneLineErrors(typer.core.TyperGroup):
             told = [str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
             typer.echo("Error: " + " ".join(" ".join(told).split()), err=True)
             raise typer.Exit(2) from None
+        except KeyboardInterrupt as stopped:
+            raise typer.Exit(_told(stopped)) from None
+
+
+def _told(stopped: BaseException | None) -> int:
+    """Says in one line what stopped the command and how to go on; the exit status."""
+    status = stopped.status if isinstance(stopped, Interrupted) else 130
+    word = "Interrupted." if status == 130 else "Terminated."
+    typer.echo(" ".join([word, *getattr(stopped, "__notes__", ())]), err=True)
+    return status
 
 
 def _one_line(message: Warning | str, *_: Any) -> None:
@@ -192,7 +204,7 @@ def resume(
 
     Example: rookery resume runs/hyper-representation-MeFBO-1
     """
-    if read_run(folder).finished:
+    if (folder / "result.safetensors").exists():
         typer.echo(f"{folder} is finished.", err=True)
     watch = _tensorboard(folder) if tensorboard else None
     how = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
@@ -231,12 +243,13 @@ def compare(
     if not names or len(set(names)) != len(names):
         raise ValueError(f"--algorithms must be different names with commas between them, got {algorithms!r}")
     folder = _new_place(f"{all_settings[0].task}-comparison") if out is None else out
-    for settings in all_settings:
-        where = folder / settings.algorithm
-        if (where / "config.toml").exists():
-            _guard(where, lambda where=where: resume_run(where))  # type: ignore[misc]
-        else:
-            _guard(where, lambda where=where, settings=settings: start_run(settings, where))  # type: ignore[misc]
+    with _goes_on_with(f"Go on with: {_command()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")):
+        for settings in all_settings:
+            where = folder / settings.algorithm
+            if (where / "config.toml").exists():
+                resume_run(where)
+            else:
+                start_run(settings, where)
     runs = find_runs([folder / name for name in names])
     page, figure = _write_report(runs, folder / "report.html")
     if as_json:
@@ -294,7 +307,8 @@ def sweep_command(
         tried = random_rates(ranges, trials, settings.seed)
     else:
         tried = grid(values)
-    results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
+    with _goes_on_with(f"Nothing of a sweep is kept; start it again with: {_command()}"):
+        results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
     made = settings.make_tasks()[0]
     winner = best(results, made.higher_is_better)
     edges = at_edges(winner, values, ranges)
@@ -411,14 +425,15 @@ def reproduce(
     names = list(experiments(presets)) if name == "all" else [name]
     if not any(experiment(each, presets).cells(size, only or ()) for each in names):
         raise ValueError(f"--only {' '.join(only or ())}: no cell of {name} has this in its SETTING/METHOD")
-    if tune and presets is not None:
-        for searched in names:
-            for setting, method in to_tune(experiment(searched, presets), size, only or ()):
-                found = tune_method(searched, method, setting, presets, size, lanes)
-                Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
-    known = experiments(presets)
-    chosen = [known[each] for each in names if known[each].cells(size, only or ())]
-    _compute(chosen, size, only or (), again, out, jobs or usable_cores())
+    with _goes_on_with(f"What is done is stored. Go on with: {_command()}"):
+        if tune and presets is not None:
+            for searched in names:
+                for setting, method in to_tune(experiment(searched, presets), size, only or ()):
+                    found = tune_method(searched, method, setting, presets, size, lanes)
+                    Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
+        known = experiments(presets)
+        chosen = [known[each] for each in names if known[each].cells(size, only or ())]
+        _compute(chosen, size, only or (), again, out, jobs or usable_cores())
     for which in chosen:
         _show_experiment(which, out, size)
         figure = out / f"{which.name}.png"
@@ -522,7 +537,8 @@ def demo(
 
     Example: rookery demo --rounds 100 --seeds 5
     """
-    run_demo(out, rounds, seeds)
+    with _goes_on_with(f"Start it again with: {_command()}"):
+        run_demo(out, rounds, seeds)
 
 
 # --- what the commands share -----------------------------------------------------------------------------------------
@@ -560,17 +576,18 @@ def _command() -> str:
     return shlex.join(["rookery", *sys.argv[1:]])
 
 
-def _guard(folder: Path, work: Callable[[], Solution]) -> Solution:
-    """Does the work; Ctrl-C leaves a run that can be gone on with, and says how."""
+@contextmanager
+def _goes_on_with(line: str) -> Iterator[None]:
+    """Says so when the work inside is stopped, in place of what a part of it says."""
     try:
-        return work()
-    except KeyboardInterrupt:
-        typer.echo(f"\nInterrupted. Go on with: rookery resume {shlex.quote(str(folder))}", err=True)
-        raise typer.Exit(130) from None
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.__notes__ = [line]
+        raise
 
 
 def _finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
-    solution = _guard(folder, work)
+    solution = work()
     done = read_run(folder)
     if as_json:
         typer.echo(json.dumps(_final(done), indent=2))
@@ -586,7 +603,7 @@ def _finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
 def _final(run: Run) -> dict[str, Any]:
     """The last row, for machines."""
     last = {name: np.asarray(value).tolist() for name, value in run.history.last.items()}
-    return {"folder": str(run.path), "metric": run.config["run"]["metric"], "final": last}
+    return {"folder": str(run.path), "metric": run.metric, "final": last}
 
 
 def _show(runs: list[Run]) -> None:
@@ -595,8 +612,8 @@ def _show(runs: list[Run]) -> None:
     for each in runs:
         groups.setdefault((each.config["run"]["task"], each.config["run"]["dataset"]), []).append(each)
     for (task, dataset), members in groups.items():
-        metric, higher = members[0].config["run"]["metric"], members[0].config["run"]["higher_is_better"]
-        Console().print(final_table(_labelled(members), metric, f"{task} on {dataset}", higher))
+        first = members[0]
+        Console().print(final_table(_labelled(members), first.metric, f"{task} on {dataset}", first.higher_is_better))
 
 
 def _labelled(runs: list[Run]) -> dict[str, History]:
@@ -609,11 +626,10 @@ def _labelled(runs: list[Run]) -> dict[str, History]:
 def _write_report(runs: list[Run], page: Path, title: str | None = None) -> tuple[Path, Path]:
     page.parent.mkdir(parents=True, exist_ok=True)
     write_page(runs, page, title)
-    metric = runs[0].config["run"]["metric"]
     alike = [each for each in runs if each.config["run"]["task"] == runs[0].config["run"]["task"]]
     heading = title or f"{runs[0].config['run']['task']} on {runs[0].config['run']['dataset']}"
     for suffix in (".pdf", ".png"):
-        plot_curves(_labelled(alike), metric, heading, page.with_suffix(suffix))
+        plot_curves(_labelled(alike), runs[0].metric, heading, page.with_suffix(suffix))
     return page, page.with_suffix(".png")
 
 
@@ -660,4 +676,12 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
 
 def main() -> None:
     """The entry point."""
-    app()
+    with heard(at_once=True):
+        try:
+            app()
+        except KeyboardInterrupt as stopped:
+            end(_told(stopped))
+        except SystemExit as done:
+            if asked():
+                end(done.code if isinstance(done.code, int) else 1)
+            raise

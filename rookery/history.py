@@ -1,11 +1,17 @@
 """The table of a run."""
 
 import csv
+import io
 import os
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+_LANE = re.compile(r"(.*)\[([0-9]{1,9})\]", re.DOTALL)
+_WHOLE = re.compile(r"-?[0-9]{1,18}")  # more digits would not fit where they are counted
 
 
 class History:
@@ -49,38 +55,78 @@ class History:
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Writes the table; a column of a batch becomes one column a lane, ``name[lane]``."""
+        Path(path).write_text(self.as_csv(), newline="")
+
+    def as_csv(self) -> str:
+        """What :meth:`to_csv` writes."""
         spread = [_spread(row) for row in self.rows]
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(name for row in spread for name in row)))
-            writer.writeheader()
-            writer.writerows(spread)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(dict.fromkeys(name for row in spread for name in row)))
+        writer.writeheader()
+        writer.writerows(spread)
+        return text.getvalue()
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> "History":
-        """Reads what :meth:`to_csv` wrote."""
-        with open(path, newline="") as file:
-            return cls([_gathered(row) for row in csv.DictReader(file)])
+        """Reads what :meth:`to_csv` wrote.
+
+        Raises:
+            ValueError: it is not such a table: a row too long or too short, what is no number, a lane that is missing.
+        """
+        try:
+            with open(path, newline="", encoding="utf-8") as file:
+                return cls.of_csv(file.read())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+
+    @classmethod
+    def of_csv(cls, text: str) -> "History":
+        """The table in a text."""
+        try:
+            lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        except csv.Error as error:
+            raise ValueError(str(error)) from None
+        head = lines[0] if lines else []
+        if len(set(head)) < len(head):
+            raise ValueError("a column is there twice")
+        return cls([_gathered(head, cells, f"row {number}") for number, cells in enumerate(lines[1:], 1)])
 
     def __repr__(self) -> str:
         return f"History({len(self)} rows: {', '.join(self.columns)})"
 
 
-def _gathered(row: Mapping[str, str]) -> dict[str, Any]:
+def _gathered(head: list[str], cells: list[str], where: str) -> dict[str, Any]:
     """A row from its cells: columns ``name[0]``, ``name[1]``, ... become one array."""
-    cells: dict[str, list[Any]] = {}
+    if len(cells) != len(head):
+        raise ValueError(f"{where} has {len(cells)} cells for {len(head)} columns")
+    found: dict[str, list[Any]] = {}
     batched = set()
-    for column, text in row.items():
-        name, bracket, _ = column.partition("[")
-        if bracket:
+    for column, text in zip(head, cells, strict=True):
+        if not text:
+            continue
+        of_lane = _LANE.fullmatch(column)
+        name = of_lane[1] if of_lane else column
+        values = found.setdefault(name, [])
+        if len(values) != (int(of_lane[2]) if of_lane else 0):
+            raise ValueError(f"{where}: a lane of {name} is missing")
+        if of_lane:
             batched.add(name)
-        if text:
-            cells.setdefault(name, []).append(int(text) if text.lstrip("-").isdigit() else float(text))
-    return {name: np.array(values) if name in batched else values[0] for name, values in cells.items()}
+        values.append(_number(text, f"{where}, {column}"))
+    return {name: np.array(values) if name in batched else values[0] for name, values in found.items()}
+
+
+def _number(text: str, where: str) -> int | float:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{where}: {text!r} is not a number") from None
 
 
 def _spread(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        (f"{name}[{lane}]" if np.ndim(value) else name): each.item()
+        (f"{name}[{lane}]" if np.ndim(value) else name): each.item() if each.dtype != bool else int(each)
         for name, value in row.items()
         for lane, each in enumerate(np.atleast_1d(value))
     }

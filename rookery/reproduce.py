@@ -202,10 +202,11 @@ def compute_all(
         return
     failed: list[tuple[Cell, Exception]] = []
     with _workers(jobs) as pool:
-        futures: dict[Future[dict[str, Any]], Cell] = {
-            pool.submit(compute, cell, (which.axis, which.at(cell.size)), which.metric, False): cell
-            for which, cell in due
-        }
+        with _without_ctrl_c():
+            futures: dict[Future[dict[str, Any]], Cell] = {
+                pool.submit(compute, cell, (which.axis, which.at(cell.size)), which.metric, False): cell
+                for which, cell in due
+            }
         for future in as_completed(futures):
             cell = futures[future]
             try:
@@ -242,9 +243,21 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes that are started inside never hear it: the one that started them ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _keep_to_a_core(cores: Any) -> None:
     """Before JAX counts the cores for its threads. Not every system can do it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     if (core := cores.get()) is not None:
         os.sched_setaffinity(0, {core})
 

@@ -148,8 +148,8 @@ def recipe_of(name: str) -> Recipe:
 def read_settings(path: Path) -> Settings:
     """Settings from a TOML file with the tables [run], [task] and [algorithm]."""
     try:
-        tables = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, nested without end
         raise ValueError(f"{path} is not TOML: {error}") from None
     if not isinstance(tables.get("run"), dict) or "task" not in tables["run"]:
         raise ValueError(
@@ -160,6 +160,9 @@ def read_settings(path: Path) -> Settings:
 
 def settings_of(config: Mapping[str, Any]) -> Settings:
     """The settings in a configuration; of a run's, what was only told there is left out."""
+    for name in ("run", "task", "algorithm"):
+        if not isinstance(config.get(name, {}), Mapping):
+            raise ValueError(f"[{name}] must be a table, got {config[name]!r}")
     told = ("metric", "higher_is_better", "command")
     run = {name: value for name, value in config["run"].items() if name not in told}
     return resolve(run, config.get("task"), config.get("algorithm"))

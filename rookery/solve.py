@@ -423,8 +423,8 @@ class Prepared:
     ) -> Solution:
         """Makes the rounds. ``watch`` is called after each evaluation; it must not hold on to the state.
 
-        On nodes ``remember`` is called after each round with what, beside the state, is needed to go on with the same
-        federation: the ``memory`` of a later call.
+        ``remember`` is called after each evaluation and between them, on nodes after each round, with what is needed beside
+        state and history to go on from there: the ``memory`` of a later call.
         """
         check_count(rounds, "rounds")
         every = max(1, rounds // 20) if every is None else check_count(every, "every")
@@ -446,20 +446,23 @@ class Prepared:
         with self._open(state, memory) as work, _bar(self, rounds, progress) as show:
 
             def note(state: State) -> None:
-                if remember is not None and work.memory() is not None:
+                if remember is not None:
                     told = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
                     remember(state, history, {**work.memory(), **told})
 
-            while state.round < end and not bool((state.died >= 0).all()):
+            def goes_on(state: State, stop: int) -> bool:
+                return state.round < stop and not bool((state.died >= 0).all())
+
+            while goes_on(state, end):
                 stop = min(end, (state.round // every + 1) * every)
-                while state.round < stop and not bool((state.died >= 0).all()):
+                while goes_on(state, stop):
                     made = min(stop - state.round, pace.rounds)
                     with pace:
                         state, counted = work.advance(state, made)
                         activity = activity + np.asarray(jax.block_until_ready(counted), np.int64)
                     seconds += pace.seconds
                     show(made, made / pace.seconds, None)
-                    if state.round < stop:
+                    if goes_on(state, stop):  # else it is evaluated first
                         note(state)
                 state = work.gather(state, final=state.round == end)
                 metrics = evaluate(state)
@@ -569,8 +572,8 @@ class _Here:
     def gather(self, state: State, final: bool) -> State:
         return state
 
-    def memory(self) -> None:
-        return None
+    def memory(self) -> dict[str, Any]:
+        return {}
 
 
 class _Evaluation:
@@ -711,7 +714,7 @@ class _Pace:
     """How many rounds to compute at a time, so that a call lasts about a second: the bar moves and Ctrl-C is heard."""
 
     def __init__(self) -> None:
-        self.rounds = 16
+        self.rounds = 1  # it may take long
 
     def __enter__(self) -> None:
         self._clock = time.perf_counter()

@@ -4,6 +4,7 @@ import csv
 import importlib.metadata
 import json
 import re
+import signal
 import tomllib
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 import rookery as rk
-from rookery import runs
+from rookery import cli, runs
 from rookery.cli import app
 from rookery.datasets import DATASETS
 from rookery.engines.flower import processes
 from rookery.runs import read_run
+from rookery.stopping import Interrupted
 from rookery.sweep import Trial, at_edges, best, grid, random_rates
 from rookery.tasks import RECIPES
 
@@ -129,6 +131,41 @@ def test_bad_values_are_one_line_and_status_2(case):
 def test_debug_shows_where():
     result = CliRunner().invoke(app, ["--debug", "run", "hyper"])
     assert isinstance(result.exception, ValueError)
+
+
+STOPS = {
+    "run": (["run", *HYPER, "--out", "one"], "start_run", "Go on with: rookery resume one"),
+    "compare": (
+        ["compare", *HYPER, "--algorithms", "FedBiO"], "start_run",
+        "Go on with: rookery the line --out runs/hyper-representation-comparison-1",
+    ),
+    "compare there": (
+        ["compare", *HYPER, "--algorithms", "FedBiO", "--out", "here"], "start_run", "Go on with: rookery the line"
+    ),
+    "sweep": (
+        ["sweep", *HYPER, "--grid", "gamma_x=1"], "sweep",
+        "Nothing of a sweep is kept; start it again with: rookery the line",
+    ),
+    "reproduce": (["reproduce", "E1"], "_compute", "What is done is stored. Go on with: rookery the line"),
+    "demo": (["demo"], "run_demo", "Start it again with: rookery the line"),
+    "report": (["report", "."], "find_runs", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "word", "code"), [("SIGINT", "Interrupted.", 130), ("SIGTERM", "Terminated.", 143)])
+@pytest.mark.parametrize("case", STOPS)
+def test_a_command_that_is_stopped_says_in_one_line_what_goes_on(monkeypatch, case, number, word, code):
+    arguments, name, line = STOPS[case]
+
+    def stop(*_, **__):
+        stopped = Interrupted(getattr(signal, number))
+        if case != "report":
+            stopped.add_note("Go on with: rookery resume one")
+        raise stopped
+
+    monkeypatch.setattr(cli, name, stop)
+    monkeypatch.setattr("sys.argv", ["rookery", "the", "line"])
+    assert rookery(*arguments, code=code).stderr.strip() == f"{word} {line}".strip()
 
 
 def test_run_report_and_run_again(tmp_path):

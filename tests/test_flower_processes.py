@@ -469,7 +469,7 @@ def test_a_server_that_is_killed_and_resumed(tmp_path):
     found = runs.resume_run(folder)
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(40))
-    settings = runs.settings_of(runs._read_config(folder))
+    settings = runs.settings_of(runs.read_config(folder))
     prepared, _ = runs.prepare_run(settings)
     expected = prepared.go(settings.rounds, settings.every, False).lane(0)
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-5, atol=1e-7)

@@ -54,8 +54,8 @@ def _idx(name: str, size: int, packed: str, unpacked: str) -> DataFile:
     return DataFile(name, size, (f"sha256:{packed}",), f"sha256:{unpacked}")
 
 
-def _cifar(name: str, sha1: str) -> DataFile:
-    return DataFile(f"cifar-10-batches-bin/{name}.bin", 10_000 * (1 + 3 * 32 * 32), (f"sha1:{sha1}",))
+def _cifar(name: str, sha256: str) -> DataFile:
+    return DataFile(f"cifar-10-batches-bin/{name}.bin", 10_000 * (1 + 3 * 32 * 32), (f"sha256:{sha256}",))
 
 
 _SOURCES = (
@@ -124,15 +124,18 @@ _SOURCES = (
         "cifar-10", "small colour photographs", (32, 32, 3), 10, 50_000, 10_000,
         "none stated; A. Krizhevsky, V. Nair and G. Hinton",
         (
-            _cifar("data_batch_1", "aadd24acce27caa71bf4b10992e9e7b2d74c2540"),
-            _cifar("data_batch_2", "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795"),
-            _cifar("data_batch_3", "1dd00a74ab1d17a6e7d73e185b69dbf31242f295"),
-            _cifar("data_batch_4", "aab85764eb3584312d3c7f65fd2fd016e36a258e"),
-            _cifar("data_batch_5", "26e2849e66a845b7f1e4614ae70f4889ae604628"),
-            _cifar("test_batch", "67eb016db431130d61cd03c7ad570b013799c88c"),
+            _cifar("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+            _cifar("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+            _cifar("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+            _cifar("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+            _cifar("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+            _cifar("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
         ),
         ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
-        DataFile("cifar-10-binary.tar.gz", 170_052_171, ("md5:c32a1d4ab5d03f1284b67883e8d87530",)),
+        DataFile(
+            "cifar-10-binary.tar.gz", 170_052_171,
+            ("sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",),
+        ),
     ),
     Source(
         "omniglot", "handwritten characters of 50 alphabets, 20 drawings of each", (28, 28), 1623, 19_280, 13_180,
