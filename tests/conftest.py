@@ -142,7 +142,7 @@ SLOW = (
 )
 """Tests that were measured to take long; `make test-all` runs them. Each main algorithm keeps a quick transcription."""
 
-OPTIMIZED_WHOLE = ("test_transcriptions.py", "test_flower.py::test_the_iterates_are_those_of_the_simulator")
+OPTIMIZED_WHOLE = ("test_transcriptions.py",)
 OPTIMIZED = (
     "test_fixed_points.py",
     "test_equalities.py",
@@ -157,9 +157,10 @@ OPTIMIZED = (
     "test_engine.py::test_a_grid_of_rates_compiles_once",
     "test_engine.py::test_float32",
     "test_engine.py::test_a_float32_run",
+    "test_flower.py::test_the_iterates_are_those_of_the_simulator",
 )
-"""What `make test-optimized` runs, compiled as it ships: transcriptions and the simulator against Flower, and of the quick
-tests fixed points, equalities of algorithms and of engines, lanes, and float32."""
+"""What `make test-optimized` runs, compiled as it ships: all transcriptions, and of the quick tests fixed points,
+equalities of algorithms and of engines, lanes, float32, and the simulator against Flower."""
 
 FIRST = ("test_runs.py", "test_reproduce.py", "test_cli.py", "test_transcriptions.py")
 """The files that take longest begin: at the end one process would work on such a file and the other wait."""
