@@ -47,7 +47,7 @@ def stop_if_asked() -> None:
 
 @contextmanager
 def heard(at_once: bool) -> Iterator[None]:
-    """While open, the first signal raises :class:`Interrupted`, at once or at the next :func:`stop_if_asked` (or at the end).
+    """While open, the first signal raises :class:`Interrupted`: at once, or at the next :func:`stop_if_asked` or the end.
 
     The second changes nothing, and the third ends the process. A signal that is ignored stays so; in a thread other than
     the main one, which alone hears signals, nothing is changed.

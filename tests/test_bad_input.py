@@ -430,7 +430,7 @@ def test_error(name):
 
 def warned(**setting):
     """The warnings of a run that is prepared, and where they point to."""
-    with pytest.warns(UserWarning, match="") as caught, pytest.raises(AssertionError, match="compiled loop"):
+    with pytest.warns(UserWarning, match=".") as caught, pytest.raises(AssertionError, match="compiled loop"):
         solve(**setting)
     assert all(each.filename == __file__ for each in caught)
     return [str(each.message) for each in caught]

@@ -618,6 +618,7 @@ FROZEN: dict[str, dict[str, dict[str, Any]]] = {  # of every algorithm: what sta
     "CODA+": {"x y": {"eta": 0.0}},
     "CODASCA": {"x y": {"eta": 0.0}},
     "FedNest-minimax": XY,
+    "LFedNest-minimax": XY,
     "GD-CW": XW,
     "FedNest-CW": XW,
     "SUSTAIN-CW": XW,

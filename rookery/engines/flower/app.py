@@ -51,10 +51,10 @@ def server_app(open_source: OpenSource, title: str) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
         source, quorum, listed = open_source(), config["quorum"], str(config["node-keys"])
-        pace = {"poll": 0.1, "slowest": 1.0}
+        pace = 0.1, 1.0  # seconds between looks for answers, at first and at most
         owners = read_owners(Path(listed).expanduser(), source.n) if listed else None
         engine = _Lasting(
-            transport=OverGrid(grid, **pace) if owners is None else KeyedGrid(grid, owners, **pace),
+            transport=OverGrid(grid, *pace) if owners is None else KeyedGrid(grid, owners, *pace),
             quorum=quorum if isinstance(quorum, int) else float(str(quorum)),
             attempts=int(str(config["attempts"])),
             over_selection=float(str(config["over-selection"])),

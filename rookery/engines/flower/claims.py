@@ -21,8 +21,8 @@ Owners = Mapping[bytes, frozenset[int]]
 class KeyedGrid(OverGrid):
     """Sends to nodes with a listed key only."""
 
-    def __init__(self, grid: Grid, owners: Owners, **pace: float):
-        super().__init__(grid, **pace)
+    def __init__(self, grid: Grid, owners: Owners, poll: float = 0.02, slowest: float = 0.25):
+        super().__init__(grid, poll, slowest)
         self._owners = owners
         self._owned: dict[int, frozenset[int]] = {}
 
