@@ -422,7 +422,7 @@ def test_error(name):
 
 def warned(**setting):
     """The warnings of a run that is prepared, and where they point to."""
-    with pytest.warns(UserWarning, match="") as caught, pytest.raises(AssertionError, match="compiled loop"):
+    with pytest.warns(UserWarning, match=":") as caught, pytest.raises(AssertionError, match="compiled loop"):
         solve(**setting)
     assert all(each.filename == __file__ for each in caught)
     return [str(each.message) for each in caught]
@@ -444,6 +444,8 @@ def test_a_batch_larger_than_the_data_is_told_once_for_the_same_data():
     assert warned(batch_size=5) == [told]
     assert warned(batch_size=(2, 3)) == [told.replace("5", "3").replace("lower", "upper")]
     assert warned(problem=MINIMAX, algorithm="Local SGDA", batch_size=5) == [told.replace("lower", "upper")]
+    server = told.replace("lower examples of client 0", "examples of the server")
+    assert warned(problem=WEIGHTING, algorithm="PrimalDual", x0=None, batch_size=(2, 5)) == [server]
 
 
 def test_an_index_that_vmap_clamps_is_told():
