@@ -1,7 +1,7 @@
-"""What lanes that diverge cost: 64 random rates of which 55 diverge, against 64 of which none does.
+"""What lanes that diverge cost: ``python -m benchmarks.diverged``.
 
-``python -m benchmarks.diverged``. The two sides take turns, each in a program that is compiled already, and the median of
-the ratios is reported.
+64 random rates of which 55 diverge, against 64 of which none does. The two sides take turns, each in a program that is
+compiled already, and the median of the ratios is reported.
 """
 
 import statistics

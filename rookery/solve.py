@@ -374,7 +374,7 @@ class Prepared:
             warn("x is used in no loss: nothing can be learned about it")
         for name, (split, size) in seen.items():
             if name == "lower" or split is not clients.lower or size != sizes[0] or "lower" not in seen:
-                check_batch(size, split, name)  # the same data are told of once
+                check_batch(size, split, name if split is not clients.server else "server")  # once for the same data
             if size is None and not split.sizes_equal:
                 loss = flat.lower if name == "lower" else flat.upper
                 check_mean_form(loss, split, x[0], y[0], name)

@@ -159,13 +159,14 @@ def _first_bad(leaf: Any) -> float:
 
 
 def check_batch(size: int | None, split: Split, name: str) -> None:
-    """Warns of a minibatch that is larger than what it is drawn from."""
+    """Warns of a minibatch that is larger than what it is drawn from; ``name`` is "lower", "upper" or "server"."""
     sizes = np.asarray(split.size)
     client = int(sizes.argmin())
     if size is not None and size > sizes[client]:
+        whose = "examples of the server" if name == "server" else f"{name} examples of client {client}"
         warn(
-            f"batch_size {size} is more than the {sizes[client]} {name} examples of client {client}: they are drawn with "
-            "replacement. None takes whole sets"
+            f"batch_size {size} is more than the {sizes[client]} {whose}: they are drawn with replacement. "
+            "None takes whole sets"
         )
 
 

@@ -155,14 +155,6 @@ CASES = {
     "weights length": (lambda: rk.Clients(DATA, weights=[0.5, 0.5]), ValueError, r"weights .*\(3\), got shape \(2,\)"),
     "weights negative": (
         lambda: rk.Clients(DATA, weights=[1.5, -0.5, 0]), ValueError, r"weights .*non-negative.*smallest -0\.5"),
-    "weights of clients whose weights are learned": (
-        lambda: solve(WEIGHTING, "PrimalDual", x0=None,
-                      clients=rk.Clients(DATA, weights=[0.2, 0.3, 0.5], server=DATA[0])), ValueError,
-        r"weights: PrimalDual .*x0.*ignore .*got weights from 0\.2 to 0\.5"),
-    "weights of clients whose weights are fixed": (
-        lambda: solve(WEIGHTING, "opt", x0=None,
-                      clients=rk.Clients(DATA, weights=[0.2, 0.3, 0.5], server=DATA[0])), ValueError,
-        r"weights: FixedWeights .*would ignore"),
     "weights nan": (lambda: rk.Clients(DATA, weights=[NAN, 0.5, 0.5]), ValueError, r"weights .*nan"),
     "client without data": (
         lambda: rk.Clients([DATA[0], {"a": np.zeros((0, 2)), "t": np.zeros(0)}]), ValueError,
@@ -430,7 +422,7 @@ def test_error(name):
 
 def warned(**setting):
     """The warnings of a run that is prepared, and where they point to."""
-    with pytest.warns(UserWarning, match=".") as caught, pytest.raises(AssertionError, match="compiled loop"):
+    with pytest.warns(UserWarning, match=":") as caught, pytest.raises(AssertionError, match="compiled loop"):
         solve(**setting)
     assert all(each.filename == __file__ for each in caught)
     return [str(each.message) for each in caught]
@@ -452,6 +444,8 @@ def test_a_batch_larger_than_the_data_is_told_once_for_the_same_data():
     assert warned(batch_size=5) == [told]
     assert warned(batch_size=(2, 3)) == [told.replace("5", "3").replace("lower", "upper")]
     assert warned(problem=MINIMAX, algorithm="Local SGDA", batch_size=5) == [told.replace("lower", "upper")]
+    server = told.replace("lower examples of client 0", "examples of the server")
+    assert warned(problem=WEIGHTING, algorithm="PrimalDual", x0=None, batch_size=(2, 5)) == [server]
 
 
 def test_an_index_that_vmap_clamps_is_told():
