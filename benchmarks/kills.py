@@ -130,7 +130,11 @@ def series(commands: Commands, engine: str, scratch: Path, seed: int, number: in
     clock = time.monotonic()
     while where.total() < number:
         folder = scratch / f"{engine}-run"
-        where += disturbed(commands, engine, folder, rng, longest, min(number - where.total(), 10), stops)
+        begun = time.monotonic()
+        hit = disturbed(commands, engine, folder, rng, longest, min(number - where.total(), 10), stops)
+        if not hit:  # the machine is less busy than it was
+            longest = min(longest, time.monotonic() - begun)
+        where += hit
         done += 1
         if not same(engine, folder, whole):
             raise SystemExit(f"{engine}: a run that was {'stopped' if stops else 'killed'} ended otherwise: {folder}")

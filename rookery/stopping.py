@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -68,9 +69,7 @@ def heard(at_once: bool) -> Iterator[None]:
         if not isinstance(lost.exc_value, Interrupted):
             return hook(lost)
         _heard.clear()
-        retry = threading.Timer(0.01, _thread.interrupt_main, [lost.exc_value.number])
-        retry.daemon = True
-        retry.start()
+        _thread.start_new_thread(_send_soon, (lost.exc_value.number,))  # a Thread would be waited for, in here
 
     hook, sys.unraisablehook = sys.unraisablehook, raise_again
     before = {each: signal.getsignal(each) for each in _SIGNALS}
@@ -88,6 +87,11 @@ def heard(at_once: bool) -> Iterator[None]:
             signal.signal(each, before[each])
         if outermost:
             _heard.clear()
+
+
+def _send_soon(number: int) -> None:
+    time.sleep(0.1)
+    _thread.interrupt_main(number)
 
 
 def end(status: int) -> None:
