@@ -898,9 +898,9 @@ def test_nothing_else_needs_flower():
 
 
 def test_the_node_command_refuses_what_it_cannot_do():
-    assert partitions("0,3-5") == [0, 3, 4, 5]
+    assert partitions("0,3-5", "--partition") == [0, 3, 4, 5]
     with pytest.raises(ValueError, match="--partition must be numbers and ranges like 0,3 or 0-4, got '1-x'"):
-        partitions("1-x")
+        partitions("1-x", "--partition")
     with pytest.raises(ValueError, match=r"--root-certificates must be given for 10\.1\.1\.1:8000"):
         node_command("10.1.1.1:8000", str(EXAMPLE), "0")
 
