@@ -131,7 +131,7 @@ def soak(folder: Path, name: str, **how: Any) -> dict[str, Any]:
             at[str(round)] = resident(os.getpid()), len(os.listdir("/proc/self/fd"))
 
     participation = how.pop("participation")
-    engine = Soaked(nodes=3, problem=file, folder=folder, after=after, attempts=12, pause=0.02, **how)
+    engine = Soaked(nodes=3, problem=file, folder=folder, after=after, attempts=40, pause=0.05, **how)
     begun = time.monotonic()
     found = rk.solve(*task, rounds=ROUNDS, every=ROUNDS, engine=engine, participation=participation, **HOW)
     seconds = time.monotonic() - begun

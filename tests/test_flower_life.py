@@ -77,6 +77,13 @@ def test_reasons_that_are_always_others_are_not_all_kept(monkeypatch):
     assert federation.record["left_out"] == {"node of 0: trouble 5": 1}
 
 
+def test_pauses_double_up_to_the_time_after_which_all_nodes_are_greeted_again():
+    """Else the twelfth attempt of a round would come after half an hour."""
+    assert [Over(pause=1.0).pause_after(attempt) for attempt in (0, 1, 4, 5, 20)] == [1, 2, 16, 30, 30]
+    assert [Over(pause=50.0).pause_after(attempt) for attempt in (0, 3)] == [50, 50]
+    assert Over(pause=0.0).pause_after(9) == 0
+
+
 # --- nodes that end -----------------------------------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ class Rules:
     deadline         seconds to wait for the uploads of an exchange
     over_selection   how many times more participants are asked than are wanted; the first to answer are counted
     patience         seconds to wait for all clients to be there at the start
-    pause            seconds before a round is repeated, doubled each time
+    pause            seconds before a round is repeated, doubled each time up to 30
     collect          whether what clients keep comes to the server at the end, so that the solution is that of the
                      simulator; without it, it never leaves them
     """
@@ -95,6 +95,10 @@ class Rules:
     def ours(self) -> bool:
         """Whether whoever runs the server runs all nodes: then one that cannot take part ends the run at once."""
         return True
+
+    def pause_after(self, attempt: int) -> float:
+        """Seconds after a failed attempt. After ``SILENCE`` all nodes are greeted again: to wait longer helps nobody."""
+        return min(self.pause * 2**attempt, max(self.pause, SILENCE))
 
     def needed(self, wanted: int) -> int:
         """The quorum of a draw of so many participants."""
@@ -321,7 +325,7 @@ class Federation:
                 reason = str(problem)
                 log.warning("round %d, attempt %d: %s", state.round, attempt + 1, reason)
                 if attempt + 1 < self.rules.attempts:
-                    time.sleep(self.rules.pause * 2**attempt)
+                    time.sleep(self.rules.pause_after(attempt))
         raise FederationError(
             f"round {state.round} failed {self.rules.attempts} times, the last time because {reason}; "
             "the state before it is that of the last checkpoint"
@@ -350,7 +354,7 @@ class Federation:
         missing = set(range(self.setting.clients.n))
         for attempt in range(self.rules.attempts):
             if attempt:
-                time.sleep(self.rules.pause * 2 ** (attempt - 1))
+                time.sleep(self.rules.pause_after(attempt - 1))
                 self.greet()
             missing -= self._collect(table, missing)
             if not missing:
