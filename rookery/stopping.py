@@ -91,7 +91,7 @@ def heard(at_once: bool) -> Iterator[None]:
 
 def _send_soon(number: int) -> None:
     time.sleep(0.1)
-    _thread.interrupt_main(number)
+    _thread.interrupt_main(signal.Signals(number))
 
 
 def end(status: int) -> None:
