@@ -100,7 +100,8 @@ class ClientWeighting(Problem):
     """min over x in the simplex of f_0(w*(x)), where w*(x) minimises Σ x_i f_i(w).
 
     x holds one weight a client, w is the model. ``loss(w, batch)`` is the loss of a client on its ``lower`` data;
-    f_0 is the same loss (or ``validation``) on the data the server holds (``Clients(server=...)``).
+    f_0 is the same loss (or ``validation``) on the data the server holds (``Clients(server=...)``). Clients have no other
+    weights than x: ``Clients(weights=...)`` is refused.
     """
 
     kind: ClassVar[str] = "weighting"
