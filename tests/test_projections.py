@@ -53,12 +53,6 @@ def test_estimates_averaged_every_step_solve_the_problem_on_a_simplex(kind, eta_
 
 EXEMPT = {  # each with its reason; one that does stay inside must not be listed
     "MeFBO": "its paper projects at the server only",
-<<<<<<< HEAD
-=======
-    **dict.fromkeys(["FedBiO", "FedBiOAcc", "FedBiO-Local", "FedBiOAcc-Local"], SERVER_ONLY),
-    **dict.fromkeys(["SimFBO", "ShroFBO", "ASFBO", "LA-ASFBO"], SERVER_ONLY),
-    **dict.fromkeys(["Local-BSGVR", "Local-BSGM", "AdaFBiO"], SERVER_ONLY),
->>>>>>> math
 }
 MARGIN = 1e-9
 
