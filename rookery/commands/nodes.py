@@ -37,12 +37,16 @@ def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> i
             os._exit(_be(folder / f"node-{number}", superlink, problem, partitions[number]))
         hosted[process] = number
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    asked: list[int] = []  # a signal is only noted: an exception in what runs around a fork would be lost
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     try:
         for number in range(len(partitions)):
             start(number)
-        while True:
-            process, status = os.wait()
+        while not asked:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                time.sleep(0.02)
+                continue
             number = hosted.pop(process)
             log = (folder / f"node-{number}.log").read_text(errors="replace").strip()
             who = f"node-{number} (Flower's node {_number(process, log)})"
@@ -52,6 +56,7 @@ def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> i
             if last:
                 return 1
             start(number)
+        return 0
     finally:
         for process in hosted:
             with suppress(ProcessLookupError):
@@ -69,6 +74,7 @@ def _number(process: int, log: str) -> int | str:
 
 def _be(folder: Path, superlink: str, problem: str, partition: str) -> int:
     """What a fork does: it is a node. Returns its status; it must not go back to what it was forked from."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with open(f"{folder}.log", "ab") as log:
             for stream in (1, 2):
