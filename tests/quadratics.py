@@ -395,8 +395,8 @@ def path_of(solution, name, size):
 def run(problem, algorithm, quadratic, rounds, x0=None, y0=None, evaluate=nothing, every=None, **setting):
     """``rk.solve``, or ``rk.solve_many`` if there are lists of algorithms or keys."""
     clients = quadratic if isinstance(quadratic, rk.Clients) else quadratic.clients()
-    x0 = jnp.linspace(-0.5, 0.5, DX) if x0 is None else jax.tree.map(jnp.asarray, x0)
-    y0 = jnp.linspace(0.3, -0.3, DY) if y0 is None else jax.tree.map(jnp.asarray, y0)
+    x0 = problem.x_set.project(jnp.linspace(-0.5, 0.5, DX)) if x0 is None else jax.tree.map(jnp.asarray, x0)
+    y0 = problem.y_set.project(jnp.linspace(0.3, -0.3, DY)) if y0 is None else jax.tree.map(jnp.asarray, y0)
     many = isinstance(algorithm, list) or "keys" in setting
     solve = rk.solve_many if many else rk.solve
     return solve(

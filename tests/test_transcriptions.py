@@ -52,6 +52,7 @@ def compare(
     numpy_problem, rookery_problem, clients = problem
     x0 = np.linspace(-0.5, 0.5, 3) if x0 is None else x0
     y0 = np.linspace(0.3, -0.3, 4) if y0 is None else y0
+    x0, y0 = hyper.get("project_x", np.asarray)(x0), hyper.get("project_y", np.asarray)(y0)  # a start is inside its set
     setting = {"participation": participation, "local_steps": local_steps, "batch_size": batch_size, "key": key}
     states = transcription(numpy_problem, Draws(clients, **setting), x0, y0, rounds=rounds, **hyper)
     solution = None
@@ -180,8 +181,7 @@ def test_local_steps_stay_in_the_sets(bilevel, ours, theirs, hyper, renamed):
     mine = {name: value for name, (_, value) in renamed.items()}
     printed = dict(renamed.values())
     compare((numpy_problem, problem, clients), ours(**large, **mine), theirs,
-            {**large, **printed, "project_x": box, "project_y": simplex}, x0=np.linspace(-0.2, 0.4, 3),
-            y0=np.full(4, 0.25))  # fmt: skip
+            {**large, **printed, "project_x": box, "project_y": simplex})  # fmt: skip
 
 
 @pytest.mark.parametrize("accelerated", [False, True])
@@ -191,7 +191,6 @@ def test_local_steps_stay_in_the_sets_with_own_lower_levels(bilevel, accelerated
     problem = numpy_problem, rk.Bilevel(small.upper, small.lower, lower_level="local", **sets), clients
     rates, own = {"eta_x": 5.0, "eta_y": 2.0}, {"names": {"x": "x"}, "kept": {"y": "y"}}
     printed = {"tau": 0.2, "Q": 4, "project_x": box, "project_y": simplex}
-    own |= {"x0": np.linspace(-0.2, 0.4, 3), "y0": np.full(4, 0.25)}
     if not accelerated:
         compare(problem, rk.FedBiOLocal(**rates, neumann_step=0.2, products=4), paper.fedbio_local,
                 {**rates, **printed}, **own)  # fmt: skip

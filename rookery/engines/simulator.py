@@ -362,9 +362,11 @@ def _with_tiny_steps(algorithm: Algorithm) -> Algorithm:
     """The same algorithm with its steps, or if none of its rates is called one, with all its rates at most TINY."""
     rates = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if not f.metadata.get("static")}
     steps = [name for name in rates if name.partition("_")[0] in ("eta", "gamma", "lr") or "step" in name]
-    chosen = [name for name in steps or rates if rates[name] is not None]
+    chosen = [name for name in steps or rates if jax.tree.leaves(rates[name])]
 
-    def smaller(rate: Any) -> Array:
+    def smaller(rate: Any) -> Any:
+        if isinstance(rate, Algorithm):  # one that is wrapped in another
+            return _with_tiny_steps(rate)
         plain = eqx.is_array(rate)  # a schedule becomes a constant
         return jnp.minimum(rate, TINY) if plain else jnp.full((), TINY, jax.tree.leaves(rate)[0].dtype)
 
