@@ -13,7 +13,14 @@ from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedavg import FedAvg
 from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
 from rookery.algorithms.fedmbo import FedMBO
-from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestSVRG
+from rookery.algorithms.fednest import (
+    FedNest,
+    FedNestMinimax,
+    FedNestSGD,
+    LFedNest,
+    LFedNestMinimax,
+    LFedNestSVRG,
+)
 from rookery.algorithms.fedsgda import (
     FSGDA,
     SAGDA,
@@ -95,6 +102,7 @@ __all__ = [
     "Full",
     "History",
     "LFedNest",
+    "LFedNestMinimax",
     "LFedNestSVRG",
     "Lanes",
     "Local",

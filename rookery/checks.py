@@ -114,7 +114,7 @@ def _weighting(calls: _Calls) -> Problem:
 _PROBLEMS = {"bilevel": _bilevel, "bilevel-local": _bilevel_local, "minimax": _minimax, "weighting": _weighting}
 
 
-def _clients() -> Clients:
+def _clients(weights: Any) -> Clients:
     rng = np.random.default_rng(0)
 
     def examples(size: int) -> Tree:
@@ -122,7 +122,7 @@ def _clients() -> Clients:
         return {**around, "s": rng.uniform(0.5, 1.5, size)}
 
     lower, upper = [examples(size) for size in (2, 3, 4)], [examples(size) for size in (4, 2, 3)]
-    return Clients(lower, upper, weights=[0.2, 0.3, 0.5], server=examples(3))
+    return Clients(lower, upper, weights=weights, server=examples(3))
 
 
 # --- what is listened to ----------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class _Check:
         self.algorithm = algorithm
         self.calls = _Calls()
         self.problem = _PROBLEMS[kind](self.calls)
-        self.clients = _clients()
+        self.clients = _clients(None if kind == "weighting" else [0.2, 0.3, 0.5])
         self.x0 = jnp.full(N, 1 / N) if kind == "weighting" else jnp.asarray([1.0, 0.9])
         self.y0 = jnp.asarray([0.8, 0.9])
         self.tol = 1e-12 if self.x0.dtype == jnp.float64 else 1e-5

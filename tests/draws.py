@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.keys import BATCH, PARTICIPANTS, SERVER, Stream, as_key, fold
+from rookery.keys import ALGORITHM, BATCH, PARTICIPANTS, SERVER, Stream, as_key, fold
 from rookery.participation import Steps, check_participation
 
 
@@ -28,6 +28,10 @@ class Draws:
 
     def steps(self, t, i):
         return self._steps.low if self._steps.fixed else int(_steps(self._steps, self.key, jnp.int32(i), jnp.int32(t)))
+
+    def below(self, t, name, count):
+        """The server's own number of round t, uniform on 0..count−1."""
+        return int(Stream(fold(self.key, ALGORITHM, t, name)).integers(1, count, 0, name)[0])
 
     def rows(self, split, i, t, step, name, size=None):
         part = getattr(self.clients, split)

@@ -139,6 +139,14 @@ CASES = {
     "weights length": (lambda: rk.Clients(DATA, weights=[0.5, 0.5]), ValueError, r"weights .*\(3\), got shape \(2,\)"),
     "weights negative": (
         lambda: rk.Clients(DATA, weights=[1.5, -0.5, 0]), ValueError, r"weights .*non-negative.*smallest -0\.5"),
+    "weights of clients whose weights are learned": (
+        lambda: solve(WEIGHTING, "PrimalDual", x0=None,
+                      clients=rk.Clients(DATA, weights=[0.2, 0.3, 0.5], server=DATA[0])), ValueError,
+        r"weights: PrimalDual .*x0.*ignore .*got weights from 0\.2 to 0\.5"),
+    "weights of clients whose weights are fixed": (
+        lambda: solve(WEIGHTING, "opt", x0=None,
+                      clients=rk.Clients(DATA, weights=[0.2, 0.3, 0.5], server=DATA[0])), ValueError,
+        r"weights: FixedWeights .*would ignore"),
     "weights nan": (lambda: rk.Clients(DATA, weights=[NAN, 0.5, 0.5]), ValueError, r"weights .*nan"),
     "client without data": (
         lambda: rk.Clients([DATA[0], {"a": np.zeros((0, 2)), "t": np.zeros(0)}]), ValueError,

@@ -13,7 +13,7 @@ from rookery.algorithm import Local
 from rookery.algorithms.aggitd import FBOAggITD
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedmbo import FedMBO
-from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestSVRG
+from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestMinimax, LFedNestSVRG
 from rookery.keys import as_key
 from rookery.layout import Layout
 from rookery.participation import Steps
@@ -21,7 +21,17 @@ from rookery.problems import Flat
 from tests import quadratics as q
 from tests import transcriptions as paper
 from tests.quadratics import taus
-from tests.test_transcriptions import POWER, RANDOM_STEPS, bilevel, compare, power  # noqa: F401
+from tests.test_transcriptions import (  # noqa: F401
+    POWER,
+    RANDOM_STEPS,
+    bilevel,
+    box,
+    compare,
+    constrained,
+    minimax,
+    power,
+    simplex,
+)
 
 BILEVEL = rk.Bilevel(q.upper, q.lower)
 NOISY = rk.Bilevel(q.noisy_upper, q.noisy_lower)
@@ -73,6 +83,38 @@ def test_fednest_with_the_series_of_the_code_is_its_transcription(bilevel):  # n
     compare(bilevel, FedNest(eta_x=POWER, eta_y=0.05, inner=2, products=3, divide_steps=False, code_series=True),
             paper.fednest, {"alpha": power, "beta": 0.05, "T": 2, "N": 3, "divide_steps": False, "code_series": True},
             local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
+
+
+SETS = {"project_x": box, "project_y": simplex}
+
+
+def in_sets(bilevel):  # noqa: F811
+    numpy_problem, problem, clients = bilevel
+    return numpy_problem, rk.Bilevel(problem.upper, problem.lower, rk.Box(-0.2, 0.4), rk.Simplex()), clients
+
+
+def test_fednest_in_sets_is_its_transcription(bilevel):  # noqa: F811
+    rates = {"inner": 2, "products": 3, "neumann_step": 0.15, "outer_steps": 3, "divide_steps": False}
+    compare(in_sets(bilevel), FedNest(eta_x=0.3, eta_y=0.2, **rates), paper.fednest,
+            {"alpha": 0.3, "beta": 0.2, "T": 2, "N": 3, "eta_H": 0.15, "outer_steps": 3, "divide_steps": False, **SETS},
+            names={"x": "x", "y": "y"}, local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
+
+
+def test_lfednest_in_sets_is_its_transcription(bilevel):  # noqa: F811
+    rates = {"inner": 2, "products": 3, "neumann_step": 0.15, "outer_steps": 3}
+    compare(in_sets(bilevel), LFedNest(eta_x=0.3, eta_y=0.2, **rates), paper.lfednest,
+            {"alpha": 0.3, "beta": 0.2, "T": 2, "N": 3, "eta_H": 0.15, "outer_steps": 3, **SETS},
+            local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
+
+
+@pytest.mark.parametrize("divide", [True, False], ids=["divided", "in sets, not divided"])
+@pytest.mark.parametrize("kind", [FedNestMinimax, LFedNestMinimax])
+def test_fednest_and_lfednest_for_minimax_are_their_transcriptions(minimax, kind, divide):  # noqa: F811
+    rates = {"outer_steps": 3, "divide_steps": divide}
+    problem, sets = (minimax, {}) if divide else (constrained(minimax), SETS)
+    compare(problem, kind(eta_x=0.2, eta_y=0.3, inner=2, **rates), paper.fednest_minimax,
+            {"alpha": 0.2, "beta": 0.3, "T": 2, "anchors": kind is FedNestMinimax, **rates, **sets},
+            names={"x": "x", "y": "y"}, local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
 
 
 T, PRODUCTS = 2, 40
@@ -179,6 +221,18 @@ def test_fednest_minimax_ends_at_the_saddle_point_whatever_the_local_steps():
     assert np.linalg.norm(QM.gradient(np.asarray(solution.x))) < 1e-8
     close(solution.y, QM.y_star(QM.x_star), 1e-8)
     counted(solution, 2 * T + 2, (T + 2) * DX + (2 * T + 1) * DY, 2 * DX + 2 * T * DY, grad_f=1 + 2 * 2)
+
+
+def test_lfednest_minimax_drifts_with_unlike_clients_only():
+    ends = []
+    for quadratic, steps, outer in ((QM, [1] * N, 1), (QM, [1, 3, 2, 4], 2), (q.make_minimax(same=True), [3] * N, 2)):
+        algorithm = LFedNestMinimax(eta_x=0.1, eta_y=0.2, inner=T, outer_steps=outer)
+        solution = q.run(MINIMAX, algorithm, quadratic, 300, local_steps=taus(*steps))
+        counted(solution, T + 1, (T + 1) * (DX + DY), T * DY + DX, grad_f=outer)
+        ends.append(np.linalg.norm(quadratic.gradient(np.asarray(solution.x))))
+    assert ends[0] < 1e-8
+    assert ends[1] > 1e-2
+    assert ends[2] < 1e-8
 
 
 # --- LFedNest --------------------------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ def sagda(problem, draws, x0, y0, *, rounds, eta_x, eta_y, gamma_x, gamma_y, pro
             x_i, y_i = x, y
             for k in range(draws.steps(t, i)):
                 xi = draws.rows("upper", i, t, k, "x")
+                x_i = project_x(x_i)
                 d_x = problem.f_x(x_i, y_i, xi) - c_x_i[i] + c_x
                 d_y = problem.f_y(x_i, y_i, xi) - c_y_i[i] + c_y
                 x_i, y_i = x_i - eta_x * d_x, project_y(y_i + eta_y * d_y)
@@ -110,7 +111,7 @@ def momentum(problem, draws, x0, y0, *, rounds, eta_x, eta_y, beta_x, beta_y, pr
                 u, v = problem.f_x(x, y, xi), problem.f_y(x, y, xi)
             tau = draws.steps(t, i)
             for k in range(1, tau + 1):
-                x_i, y_i = x_i - eta_x * u, project_y(y_i + eta_y * v)
+                x_i, y_i = project_x(x_i - eta_x * u), project_y(y_i + eta_y * v)
                 xi = draws.rows("upper", i, *((t, k) if k < tau else (t + 1, 0)), "x")
                 u = (1 - beta_x) * u + beta_x * problem.f_x(x_i, y_i, xi)
                 v = (1 - beta_y) * v + beta_y * problem.f_y(x_i, y_i, xi)
@@ -292,9 +293,10 @@ def test_T36_two_forms_of_the_auroc_loss():
 CLOSED = {"eta": 0.2, "prox": 3.0, "weight_decay": 0.01, "clip": 0.1, "margin": 0.9}
 
 
-def coda(data, p, v, alpha, rounds, gamma, variates, eta, prox, weight_decay, clip, margin, stage=2, steps=3, pi=0.3):
+def coda(data, p, v, alpha, rounds, gamma, variates, eta, prox, weight_decay, clip, margin, reference="mean", stage=2,
+         steps=3, pi=0.3):  # fmt: skip
     """CODASCA with whole sets, everybody and the closed dual rule; v = (a, b, w)."""
-    reference, total = v, 0 * v
+    x_ref, total = v, 0 * v
     c_v, c_alpha, c_v_i, c_alpha_i = 0, 0, [0] * len(p), [0] * len(p)
     for t in range(rounds):
         ends, windows = [], []
@@ -306,10 +308,10 @@ def coda(data, p, v, alpha, rounds, gamma, variates, eta, prox, weight_decay, cl
                 by_h = 2 * (to_a + to_b + dual * np.where(label, pi - 1, pi)) / len(h)
                 g = np.concatenate([[-2 * to_a.mean(), -2 * to_b.mean()], by_h @ each["z"]])
                 clipped = np.concatenate([g[:2], np.clip(g[2:], -clip, clip)])
-                u = u - eta * (clipped - c_v_i[i] + c_v + (u - reference) / prox) - eta * weight_decay * u
+                u = u - eta * (clipped - c_v_i[i] + c_v + (u - x_ref) / prox) - eta * weight_decay * u
                 g_dual = 2 * (margin + u[1] - u[0]) - 2 * dual
                 dual = np.clip(dual + eta * (g_dual - c_alpha_i[i] + c_alpha), 0, 999)
-                window.append((g, g_dual))
+                window.append((g, 2 * (margin + u[1] - u[0]) - 2 * dual))
             ends.append((u, dual))
             windows.append([sum(part) / steps for part in zip(*window, strict=True)])
         v = v + gamma * (sum(p_i * u for p_i, (u, _) in zip(p, ends, strict=True)) - v)
@@ -319,21 +321,23 @@ def coda(data, p, v, alpha, rounds, gamma, variates, eta, prox, weight_decay, cl
             c_v, c_alpha = (sum(p_i * c for p_i, c in zip(p, each, strict=True)) for each in (c_v_i, c_alpha_i))
         total = total + v
         if (t + 1) % stage == 0:
-            reference, total, eta = total / stage, 0 * v, eta / 3
-    return {"x": v, "y": np.array([alpha]), "x_ref": reference, "x_sum": total}
+            x_ref, total, eta = total / stage if reference == "mean" else v, 0 * v, eta / 3
+    return {"x": v, "y": np.array([alpha]), "x_ref": x_ref, **({"x_sum": total} if reference == "mean" else {})}
 
 
+@pytest.mark.parametrize("reference", ["mean", "last"])
 @pytest.mark.parametrize("kind", [CODAPlus, CODASCA])
-def test_closed_dual_rule_clipping_and_stages(kind):
+def test_closed_dual_rule_clipping_and_stages(kind, reference):
     data, p = [examples(2, 4, 6), examples(3, 2, 8)], np.array([0.3, 0.7])
     clients = rk.Clients(data, weights=p)
     gamma = {"gamma": 1.2} if kind is CODASCA else {}
     for a, start, rounds in ((0.3, 0.5, 1), (0.3, 0.5, 5), (1.8, 0.2, 4)):  # from 1.8 the dual is stopped at 0
         x0 = {"w": jnp.array([0.4, -0.2, 0.1]), "a": jnp.array(a), "b": jnp.array(-0.1)}
-        solution = rk.solve(rk.Minimax(auroc), kind(**CLOSED, **gamma, dual="closed", stage=2), clients, x0,
-                            jnp.array(start), rounds=rounds, local_steps=3, evaluate=q.nothing, every=5)  # fmt: skip
+        algorithm = kind(**CLOSED, **gamma, dual="closed", stage=2, reference=reference)
+        solution = rk.solve(rk.Minimax(auroc), algorithm, clients, x0, jnp.array(start), rounds=rounds, local_steps=3,
+                            evaluate=q.nothing, every=5)  # fmt: skip
         expected = coda(data, p, np.array([a, -0.1, 0.4, -0.2, 0.1]), start, rounds, **CLOSED,
-                        gamma=gamma.get("gamma", 1.0), variates=kind is CODASCA)  # fmt: skip
+                        gamma=gamma.get("gamma", 1.0), variates=kind is CODASCA, reference=reference)  # fmt: skip
         for name, value in expected.items():
             np.testing.assert_allclose(solution.state.server[name], value, rtol=1e-10, atol=1e-13, err_msg=name)
 
@@ -350,7 +354,8 @@ def test_guards():
                    ({**a_and_b, "a": jnp.zeros(2)}, jnp.array(0.0))):  # fmt: skip
         with pytest.raises(ValueError, match="CODASCA: dual must be 'gradient' unless x has scalar entries a and b"):
             rk.solve(anything, CODASCA(dual="closed"), clients, x0, y0, rounds=1)
-    bad = {"eta": -0.1, "gamma": -1.0, "prox": 0.0, "weight_decay": -1e-3, "clip": 0.0, "dual": "exact", "stage": 0}
+    bad = {"eta": -0.1, "gamma": -1.0, "prox": 0.0, "weight_decay": -1e-3, "clip": 0.0, "dual": "exact", "stage": 0,
+           "reference": "first"}  # fmt: skip
     for name, value in bad.items():
         with pytest.raises(ValueError, match=f"CODASCA: {name} must be"):
             CODASCA(**{name: value})

@@ -87,6 +87,7 @@ TABLE = {
     "CODA+": Row(XY + DX, XY, calls=times(GRADIENT, 0, 1)),
     "CODASCA": Row(2 * XY + DX, 2 * XY, calls=times(GRADIENT, 0, 1)),
     "FedNest-minimax": Row(3 * XY, 2 * XY, 4, ((3, 0), (1, 2), (0, 0), (0, 0))),
+    "LFedNest-minimax": Row(2 * XY, XY, 2, ((1, 0), (0, 1), (0, 0), (0, 0))),
     "PrimalDual": Row(2 * W, 2 * W + 1, 1, once(0, 1, 1, 0), server=1),
     "GD-CW": Row(2 * W, 2 * W + W**2, 2, once(0, 2, W, 0), server=1),
     # New active clients need w beside the vectors of the series, and λ is known one exchange later than in the table.

@@ -411,7 +411,8 @@ class Exact:
         self.steps = 1 if no_steps else 2
 
     def run(self, owners=(0, 1, 2), weights=WEIGHTS, x0=None, **rates):
-        clients = rk.Clients(rk.Split(self.data, self.rows[list(owners)]), weights=weights, server=self.data)
+        own = None if self.solves == "weighting" else weights
+        clients = rk.Clients(rk.Split(self.data, self.rows[list(owners)]), weights=own, server=self.data)
         if x0 is None:
             x0 = jnp.asarray(weights) if self.solves == "weighting" else XS
         return rk.solve(self.problem, self.kind(**rates), clients, x0, YS, rounds=4, local_steps=self.steps,

@@ -75,10 +75,10 @@ def examples(rng, size):
     return {name: values.astype(np.float32) for name, values in row.items()}
 
 
-def make_clients(lower_sizes=(4,) * N, upper_sizes=(3,) * N):
+def make_clients(lower_sizes=(4,) * N, upper_sizes=(3,) * N, weights=(0.1, 0.2, 0.3, 0.4)):
     rng = np.random.default_rng(0)
     lower, upper = ([examples(rng, size) for size in sizes] for sizes in (lower_sizes, upper_sizes))
-    return rk.Clients(lower, upper, weights=[0.1, 0.2, 0.3, 0.4], server=examples(rng, 3))
+    return rk.Clients(lower, upper, weights=weights, server=examples(rng, 3))
 
 
 def nothing(x, y):
@@ -91,7 +91,9 @@ class Case:
     def __init__(self, algorithm, clients=None, batch_size=2, participation=2, kind=None):
         kind = kind or algorithm.solves[0]
         x0 = np.full(N, 1 / N, np.float32) if kind == "weighting" else np.array([0.6, -0.4], np.float32)
-        self.task = PROBLEMS[kind], algorithm, clients or make_clients(), x0, np.array([0.8, 0.3], np.float32)
+        if clients is None:
+            clients = make_clients(weights=None) if kind == "weighting" else make_clients()
+        self.task = PROBLEMS[kind], algorithm, clients, x0, np.array([0.8, 0.3], np.float32)
         self.how = {"key": 3, "participation": participation, "batch_size": batch_size, "evaluate": nothing}
         for steps in (rk.Steps(1, 3), 2, 1):
             try:

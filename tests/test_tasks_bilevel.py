@@ -191,6 +191,21 @@ def test_data_cleaning_losses(form):
     np.testing.assert_allclose(metrics["validation_error"], np.mean(predicted != data.train_labels[held]))
 
 
+@pytest.mark.parametrize("form", ["sigmoid", "linear"])
+def test_the_oracle_knows_which_labels_are_wrong(form):
+    task = data_cleaning(digits(), clients=20, hidden=(5,), form=form, oracle=True)
+    metrics = task.evaluate(task.x0, task.y0)
+    assert metrics["noisy_weight"] < 1e-8
+    assert metrics["clean_weight"] > 1 - 1e-8
+
+
+def test_labels_may_be_always_wrong():
+    either, always = (data_cleaning(digits(), clients=20, noise=0.8, always_wrong=wrong) for wrong in (False, True))
+    shares = [float(np.mean(np.asarray(task.evaluate.wrong))) for task in (either, always)]
+    assert abs(shares[0] - 0.72) < 0.02
+    assert abs(shares[1] - 0.8) < 0.002
+
+
 def test_a_client_touches_only_its_own_weights():
     task = data_cleaning(digits(), clients=20, hidden=(5,))
     size = task.clients.lower.max_size
@@ -457,6 +472,22 @@ def test_mnist(recipe):
     data = real("mnist")
     history = solved(recipe, "mnist", data, 2, [0]).history
     assert history["loss"][-1][0] != history["loss"][0][0]
+
+
+@pytest.mark.slow
+def test_cleaning_finds_wrong_labels_on_mnist():
+    """With steps of x of the published size, which are stable only if weights stay in [0, 1] during local steps."""
+    recipe, data = DATA_CLEANING_ONE_CLASS, real("mnist")
+    defaults = recipe.defaults["mnist"]
+    task = recipe.make(data, clients=10, **{**defaults.options, "noise": 0.95})
+    how = {"rounds": 50, "local_steps": 5, "batch_size": defaults.batch_size, "evaluate": task.evaluate, "every": 50}
+    plain, cleaned = (
+        rk.solve(task.problem, rk.algorithms[name](**defaults.rates[name]), task.clients, task.x0, task.y0, **how)
+        for name in ("FedAvg", "FedBiO")
+    )
+    last = cleaned.history.last
+    assert last["noisy_weight"] < 0.6 < 0.9 < last["clean_weight"]
+    assert last["validation_error"] < 0.8 * plain.history.last["validation_error"]
 
 
 def test_real_class_counts():

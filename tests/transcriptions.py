@@ -118,12 +118,13 @@ def fedbio(
         for i in draws.participants(t):
             x_i, y_i, z_i = x, y, z
             for k in range(draws.steps(t, i)):
+                x_i, y_i = project_x(x_i), project_y(y_i)
                 D_x, D_y, D_z = directions(problem, x_i, y_i, z_i, batches(draws, i, t, k, tie_batches))
-                y_i = project_y(y_i - at(eta_y, t) * D_y)
-                x_i = project_x(x_i - at(eta_x, t) * D_x)
+                y_i = y_i - at(eta_y, t) * D_y
+                x_i = x_i - at(eta_x, t) * D_x
                 z_i = ball(z_i - at(eta_z, t) * D_z, r)
             x_end[i], y_end[i], z_end[i] = x_i, y_i, z_i
-        x, y, z = average(draws, x_end), average(draws, y_end), average(draws, z_end)
+        x, y, z = project_x(average(draws, x_end)), project_y(average(draws, y_end)), average(draws, z_end)
         history.append({"x": x, "y": y, "z": z})
     return history
 
@@ -151,11 +152,13 @@ def fedbioacc(
             delta_s = delta / (u + s) ** (1 / 3)
             x_old, y_old, z_old = dict(x_i), dict(y_i), dict(z_i)
             for i in C:
-                y_i[i] = project_y(y_old[i] - at(eta_y, t) * delta_s * d_y_i[i])
-                x_i[i] = project_x(x_old[i] - at(eta_x, t) * delta_s * d_x_i[i])
+                y_i[i] = y_old[i] - at(eta_y, t) * delta_s * d_y_i[i]
+                x_i[i] = x_old[i] - at(eta_x, t) * delta_s * d_x_i[i]
+                if not sync:
+                    x_i[i], y_i[i] = project_x(x_i[i]), project_y(y_i[i])
                 z_i[i] = ball(z_old[i] - at(eta_z, t) * delta_s * d_z_i[i], r)
             if sync:
-                x, y, z = average(draws, x_i), average(draws, y_i), average(draws, z_i)
+                x, y, z = project_x(average(draws, x_i)), project_y(average(draws, y_i)), average(draws, z_i)
                 x_i, y_i, z_i = dict.fromkeys(C, x), dict.fromkeys(C, y), dict.fromkeys(C, z)
             for i in C:
                 batch = batches(draws, i, t + 1, 0, tie_batches) if sync else batches(draws, i, t, j, tie_batches)
@@ -290,7 +293,7 @@ def la_asfbo(problem, draws, x0, y0, **hyperparameters):
 
 def fednest(
     problem, draws, x0, y0, *, rounds, T, N, alpha, beta, eta_H=None, outer_steps=1, divide_steps=True,
-    code_series=False,
+    code_series=False, project_x=identity, project_y=identity,
 ):  # fmt: skip
     """FedNest with the full Neumann series; code_series=True: the series of the reference code."""
     x, y = x0, y0
@@ -308,9 +311,10 @@ def fednest(
                 y_i = y
                 for k in range(tau):
                     zeta = draws.rows("lower", i, t, m * draws.max_steps + k, "y")
+                    y_i = project_y(y_i)
                     y_i = y_i - beta_i * (problem.g_y(x, y_i, zeta) - problem.g_y(x, y, zeta) + q)
                 y_end[i] = y_i
-            y = average(draws, y_end)
+            y = project_y(average(draws, y_end))
         C = draws.participants(t, fresh=T)  # FedIHGP
         a = average(draws, {i: problem.f_y(x, y, draws.rows("upper", i, t, 0, "z")) for i in C})
         z = a
@@ -334,9 +338,38 @@ def fednest(
             x_i = x
             for k in range(outer_steps):
                 xi = draws.rows("upper", i, t, k, "outer")
+                x_i = project_x(x_i)
                 x_i = x_i - alpha_i * (problem.f_x(x_i, y, xi) - problem.f_x(x, y, xi) + h)
             x_end[i] = x_i
-        x = average(draws, x_end)
+        x = project_x(average(draws, x_end))
+        history.append({"x": x, "y": y})
+    return history
+
+
+def lfednest(
+    problem, draws, x0, y0, *, rounds, T, N, alpha, beta, eta_H, outer_steps=1, project_x=identity, project_y=identity,
+):  # fmt: skip
+    """LFedNest: plain local steps on y, then on x along each client's own hypergradient; steps are not divided."""
+    x, y = x0, y0
+    history = []
+    for t in range(rounds):
+        for m in range(T):
+            y_end = {}
+            for i in draws.participants(t, fresh=m):
+                y_i = y
+                for k in range(draws.steps(t, i)):
+                    y_i = project_y(y_i)
+                    y_i = y_i - beta * problem.g_y(x, y_i, draws.rows("lower", i, t, m * draws.max_steps + k, "y"))
+                y_end[i] = y_i
+            y = project_y(average(draws, y_end))
+        x_end = {}
+        for i in draws.participants(t, fresh=T):
+            x_i = x
+            for k in range(outer_steps):
+                x_i = project_x(x_i)
+                x_i = x_i - alpha * Phi(problem, x_i, y, eta_H, neumann_batches(draws, i, t, k, N))
+            x_end[i] = x_i
+        x = project_x(average(draws, x_end))
         history.append({"x": x, "y": y})
     return history
 
@@ -373,12 +406,13 @@ def fedbio_local(
         for i in draws.participants(t):
             x_i, y_i = x, y[i].copy()
             for k in range(draws.steps(t, i)):
+                x_i = project_x(x_i)
                 omega = problem.g_y(x_i, y_i, draws.rows("lower", i, t, k, "y"))
                 nu = Phi(problem, x_i, y_i, tau, neumann_batches(draws, i, t, k, Q))
                 y_i = project_y(y_i - at(eta_y, t) * omega)
-                x_i = project_x(x_i - at(eta_x, t) * nu)
+                x_i = x_i - at(eta_x, t) * nu
             x_end[i], y[i] = x_i, y_i
-        x = average(draws, x_end)
+        x = project_x(average(draws, x_end))
         history.append({"x": x, "y": y.copy()})
     return history
 
@@ -409,9 +443,11 @@ def fedbioacc_local(
             x_old, y_old = dict(x_i), y.copy()
             for i in C:
                 y[i] = project_y(y_old[i] - at(eta_y, t) * delta_s * d_y[i])
-                x_i[i] = project_x(x_old[i] - at(eta_x, t) * delta_s * d_x_i[i])
+                x_i[i] = x_old[i] - at(eta_x, t) * delta_s * d_x_i[i]
+                if not sync:
+                    x_i[i] = project_x(x_i[i])
             if sync:
-                x = average(draws, x_i)
+                x = project_x(average(draws, x_i))
                 x_i = dict.fromkeys(C, x)
             for i in C:
                 step = (t + 1, 0) if sync else (t, j)
@@ -444,6 +480,7 @@ def local_sgda_plus(
             x_i, y_i = x, y
             for k in range(draws.steps(t, i)):
                 xi = draws.rows("upper", i, t, k, "x")
+                x_i = project_x(x_i)
                 f_x, f_y = problem.f_x(x_i, y_i, xi), problem.f_y(x_tilde, y_i, xi)
                 x_i = x_i - at(eta_x, t) * f_x
                 y_i = project_y(y_i + at(eta_y, t) * f_y)
@@ -467,6 +504,7 @@ def fedsgda_plus(
             x_i, y_i = x, y
             for q in range(draws.steps(t, i)):
                 xi = draws.rows("upper", i, t, q, "x")
+                x_i = project_x(x_i)
                 f_x, f_y = problem.f_x(x_i, y_i, xi), problem.f_y(x_tilde, y_i, xi)
                 x_i = x_i - at(eta_x, t) * f_x
                 y_i = project_y(y_i + at(eta_y, t) * f_y)
@@ -483,7 +521,10 @@ def fedsgda_m(
     problem, draws, x0, y0, *, rounds, eta_x, eta_y, alpha, beta, first_batch=1, project_x=identity,
     project_y=identity,
 ):  # fmt: skip
-    """FedSGDA-M, Algorithm 2 (eta_x = ĉη, eta_y = cη). u, v are the estimates that made the last step, averaged."""
+    """FedSGDA-M, Algorithm 2 (eta_x = ĉη, eta_y = cη). u, v are the estimates that made the last step, averaged.
+
+    The paper has no constraint: lines 12-13 are projected at the client, lines 9-10 at the server, after the mean.
+    """
     x, y = x0, y0
     u = v = None
     previous = {}  # the points where the participants of the last round started their last step
@@ -493,7 +534,8 @@ def fedsgda_m(
         for i in draws.participants(t):
             x_i, y_i, u_i, v_i = x, y, u, v
             x_old, y_old = previous.get(i, (x, y))
-            for k in range(draws.steps(t, i)):
+            Q = draws.steps(t, i)
+            for k in range(Q):
                 if t == 0 and k == 0:
                     B = draw(draws, "upper", i, 0, 0, "x", first_batch)
                     u_i, v_i = problem.f_x(x, y, B), problem.f_y(x, y, B)
@@ -502,8 +544,9 @@ def fedsgda_m(
                     u_i = problem.f_x(x_i, y_i, B) + (1 - alpha) * (u_i - problem.f_x(x_old, y_old, B))
                     v_i = problem.f_y(x_i, y_i, B) + (1 - beta) * (v_i - problem.f_y(x_old, y_old, B))
                 x_old, y_old = x_i, y_i
-                x_i = x_i - at(eta_x, t) * u_i
-                y_i = project_y(y_i + at(eta_y, t) * v_i)
+                x_i, y_i = x_old - at(eta_x, t) * u_i, y_old + at(eta_y, t) * v_i
+                if k < Q - 1:
+                    x_i, y_i = project_x(x_i), project_y(y_i)
             x_end[i], y_end[i], u_end[i], v_end[i], starts[i] = x_i, y_i, u_i, v_i, (x_old, y_old)
         x, y = project_x(average(draws, x_end)), project_y(average(draws, y_end))
         u, v = average(draws, u_end), average(draws, v_end)
@@ -530,6 +573,7 @@ def codasca(
             sum_x, sum_y = np.zeros_like(x), np.zeros_like(y)
             for k in range(I):
                 xi = draws.rows("upper", i, t, k, "x")
+                x_i = project_x(x_i)
                 f_x, f_y = problem.f_x(x_i, y_i, xi), problem.f_y(x_i, y_i, xi)
                 sum_x, sum_y = sum_x + f_x, sum_y + f_y
                 step_x = f_x - c_x_i[i] + c_x + (x_i - x_ref) / Gamma_p + weight_decay * x_i
@@ -544,6 +588,48 @@ def codasca(
         x = project_x(x + at(gamma, t) * (average(draws, x_end) - x))
         y = project_y(y + at(gamma, t) * (average(draws, y_end) - y))
         history.append({"x": x, "y": y, "c_x": c_x, "c_y": c_y, "c_x_i": c_x_i.copy(), "c_y_i": c_y_i.copy()})
+    return history
+
+
+def fednest_minimax(
+    problem, draws, x0, y0, *, rounds, T, alpha, beta, outer_steps=1, divide_steps=True, anchors=True, project_x=identity,
+    project_y=identity,
+):  # fmt: skip
+    """FedNest for min_x max_y f; anchors=False: LFedNest for it. y sees the batches of a lower level."""
+    x, y = x0, y0
+    history = []
+    for t in range(rounds):
+        for m in range(T):  # FedInn
+            C = draws.participants(t, fresh=m)
+            q = average(draws, {i: problem.f_y(x, y, draws.rows("lower", i, t, m, "anchor")) for i in C})
+            y_end = {}
+            for i in C:
+                tau = draws.steps(t, i)
+                y_i = y
+                for k in range(tau):
+                    zeta = draws.rows("lower", i, t, m * draws.max_steps + k, "y")
+                    y_i = project_y(y_i)
+                    f_y = problem.f_y(x, y_i, zeta)
+                    if anchors:
+                        f_y = f_y - problem.f_y(x, y, zeta) + q
+                    y_i = y_i + (beta / tau if divide_steps else beta) * f_y
+                y_end[i] = y_i
+            y = project_y(average(draws, y_end))
+        C = draws.participants(t, fresh=T)  # FedOut
+        h = average(draws, {i: problem.f_x(x, y, draws.rows("upper", i, t, 0, "x")) for i in C})
+        x_end = {}
+        for i in C:
+            x_i = x
+            for k in range(outer_steps):
+                xi = draws.rows("upper", i, t, k, "outer")
+                x_i = project_x(x_i)
+                f_x = problem.f_x(x_i, y, xi)
+                if anchors:
+                    f_x = f_x - problem.f_x(x, y, xi) + h
+                x_i = x_i - (alpha / outer_steps if divide_steps else alpha) * f_x
+            x_end[i] = x_i
+        x = project_x(average(draws, x_end))
+        history.append({"x": x, "y": y})
     return history
 
 

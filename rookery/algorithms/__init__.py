@@ -7,7 +7,14 @@ from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedavg import FedAvg
 from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
 from rookery.algorithms.fedmbo import FedMBO
-from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestSVRG
+from rookery.algorithms.fednest import (
+    FedNest,
+    FedNestMinimax,
+    FedNestSGD,
+    LFedNest,
+    LFedNestMinimax,
+    LFedNestSVRG,
+)
 from rookery.algorithms.fedsgda import (
     FSGDA,
     SAGDA,
@@ -67,6 +74,7 @@ algorithms: dict[str, type[Algorithm]] = {
     "CODA+": CODAPlus,
     "CODASCA": CODASCA,
     "FedNest-minimax": FedNestMinimax,
+    "LFedNest-minimax": LFedNestMinimax,
     "PrimalDual": PrimalDual,
     "GD-CW": ExactGD,
     "FedNest-CW": FedNestCW,

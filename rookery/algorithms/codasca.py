@@ -31,7 +31,8 @@ class CODAPlus(DescentAscent):
 
         x ← x − η (clip(∇_x f(x, y)) + (x − x_ref)/Γ_p + wd·x),   y ← Π_Y(y + η ∇_y f(x, y)),   x as it was before
 
-    After every stage η ← η/3, and x_ref ← the mean of the server's x over the rounds of the stage; it starts at x_0.
+    After every stage η ← η/3, and x_ref is renewed; it starts at x_0. x is projected on X before every local step and at the
+    server.
 
     Args:
         eta: the step of both variables.
@@ -43,12 +44,13 @@ class CODAPlus(DescentAscent):
             and b, y is a scalar.
         margin: m of the closed rule.
         stage: rounds of a stage; None: one stage.
+        reference: what x_ref becomes after a stage: the "mean" of the server's x over its rounds, or the "last" of them.
 
     The authors' values: eta 0.1, prox 500, weight_decay 1e-5, clip 1, 8 local steps, stages of 500 rounds.
     """
 
     paper: ClassVar[str] = "CODASCA"
-    status: ClassVar[str] = "K"
+    status: ClassVar[str] = "C"
     _sent: ClassVar[tuple[str, ...]] = ("x", "y", "x_ref")
 
     eta: Any = 0.1
@@ -58,35 +60,47 @@ class CODAPlus(DescentAscent):
     dual: Literal["gradient", "closed"] = eqx.field(static=True, default="gradient")
     margin: Any = 1.0
     stage: int | None = eqx.field(static=True, default=None)
+    reference: Literal["mean", "last"] = eqx.field(static=True, default="mean")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta", "weight_decay", "margin")
         check_positive(self, "prox")
         require(self.dual in ("gradient", "closed"), self, "dual", self.dual, "'gradient' or 'closed'")
+        require(self.reference in ("mean", "last"), self, "reference", self.reference, "'mean' or 'last'")
         if self.clip is not None:
             check_positive(self, "clip")
         if self.stage is not None:
             check_count(self, "stage")
 
     def init(self, x: Array, y: Array) -> Tree:
-        """The reference is the start; with stages their iterates are summed up."""
-        return {"x": x, "y": y, "x_ref": x, **({} if self.stage is None else {"x_sum": jnp.zeros_like(x)})}
+        """The reference is the start; for the means of stages their iterates are summed up."""
+        return {"x": x, "y": y, "x_ref": x, **({"x_sum": jnp.zeros_like(x)} if self._sums else {})}
+
+    @property
+    def _sums(self) -> bool:
+        return self.stage is not None and self.reference == "mean"
 
     def _step(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
         return self._primal_dual(local, k, v, seen, {"x": 0.0, "y": 0.0})[0]
 
     def _primal_dual(self, local: Local, k: Any, v: Vectors, seen: Tree, c: dict[str, Any]) -> tuple[Vectors, Vectors]:
-        """The new point after a step corrected by c, and the raw gradients."""
+        """The new point after a step corrected by c, and what the control variates are the means of."""
         x, y, eta = v["x"], v["y"], self._eta(local.round)
         f_x, f_y = local.f(k).grad(x, y)
         pull = (x - seen["x_ref"]) / self.prox + self.weight_decay * x
         x = x - eta["x"] * (self._clipped(local, f_x) + c["x"] + pull)
         if self.dual == "closed":
-            place = _scalars(local.x_layout)
-            f_y = 2 * (self.margin + x[place["b"]] - x[place["a"]]) - 2 * y
-        y = y + eta["y"] * (f_y + c["y"])
-        y = local.project_y(jnp.clip(y, 0, 999) if self.dual == "closed" else y)
+            y, f_y = self._closed(local, x, y, eta["y"], c["y"])
+        else:
+            y = local.project_y(y + eta["y"] * (f_y + c["y"]))
         return {"x": x, "y": y}, {"x": f_x, "y": f_y}
+
+    def _closed(self, local: Local, x: Array, y: Array, eta: Any, c: Any) -> tuple[Array, Array]:
+        """The authors' dual step, and its direction at the y that it leads to."""
+        place, x = _scalars(local.x_layout), local.project_x(x)
+        target = 2 * (self.margin + x[place["b"]] - x[place["a"]])
+        y = local.project_y(jnp.clip(y + eta * (target - 2 * y + c), 0, 999))
+        return y, target - 2 * y
 
     def _clipped(self, local: Local, f_x: Array) -> Array:
         if self.clip is None:
@@ -106,8 +120,10 @@ class CODAPlus(DescentAscent):
         new = super()._server(ctx, server, mean)
         if self.stage is None:
             return new
-        total = server["x_sum"] + new["x"]
         over = (ctx.round + 1) % self.stage == 0
+        if not self._sums:
+            return {**new, "x_ref": jnp.where(over, new["x"], server["x_ref"])}
+        total = server["x_sum"] + new["x"]
         x_ref = jnp.where(over, total / self.stage, server["x_ref"])
         return {**new, "x_ref": x_ref, "x_sum": jnp.where(over, 0, total)}
 
@@ -125,7 +141,8 @@ class CODASCA(CODAPlus):
         c_v,i ← the mean of the client's ∇_v f over the round,   c_v ← c_v + Σ_{i∈C} p_i Δc_v,i
         v̄ ← v̄ + γ (mean v_i − v̄),   v = x, y
 
-    A client keeps c_i, and c stays the p-weighted mean of all that is kept, absent clients' too.
+    With dual="closed", c_y,i is the mean of 2(m + b − a) − 2y with a, b and y AFTER each step. A client keeps c_i, and c
+    stays the p-weighted mean of all that is kept, absent clients' too.
 
     Args:
         gamma: server step; above 1 it extrapolates.

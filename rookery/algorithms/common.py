@@ -8,6 +8,7 @@ from jax import Array
 from jax.core import Tracer
 
 from rookery.algorithm import Local
+from rookery.clients import Clients
 from rookery.oracles import Objective, neumann
 from rookery.schedules import Schedule
 
@@ -156,3 +157,13 @@ def check_count(owner: object, name: str, least: int = 1) -> None:
         value,
         f"an integer >= {least}",
     )
+
+
+def check_equal_weights(owner: object, clients: Clients) -> None:
+    """Client weighting has weights x of its own: p_i that were given would be ignored."""
+    p = np.asarray(clients.weights)
+    if not np.allclose(p, 1 / p.size, rtol=1e-4, atol=0):
+        raise ValueError(
+            f"weights: {type(owner).__name__} weights clients by x, which starts at x0, and would ignore "
+            f"Clients(weights=...), got weights from {p.min():g} to {p.max():g}; leave weights out"
+        )

@@ -14,7 +14,8 @@ Tree = Any
 class FedAvg(Algorithm):
     """FedAvg on the lower level alone: x stays where it starts (all samples of weight 1, say), only y is learned.
 
-    Client, for k < τ:  y ← Π_Y(y − η_y ∇_y g(x0, y));  then y is averaged.
+    Client, for k < τ:  y ← y − η_y ∇_y g(x0, y);  then y is averaged. y is projected on Y before every local step, so that
+    no gradient is taken outside, and at the server after the average.
 
     Args:
         eta_y: step.
@@ -35,7 +36,8 @@ class FedAvg(Algorithm):
 
     def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         def step(k: Any, y: Array) -> Array:
-            return local.project_y(y - at(self.eta_y, local.round) * local.g(k, "y").grad_y(local.x0, y))
+            y = local.project_y(y)
+            return y - at(self.eta_y, local.round) * local.g(k, "y").grad_y(local.x0, y)
 
         return {"y": local.loop(step, down["y"])}, keep, carry
 

@@ -37,9 +37,10 @@ class FedBiO(Algorithm):
 
     Client, for k < τ, all at the old point, five independent batches:
 
-        y ← Π_Y(y − η_y ∇_y g),   x ← Π_X(x − η_x (∇_x f − ∇²_xy g z)),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
+        y ← y − η_y ∇_y g,   x ← x − η_x (∇_x f − ∇²_xy g z),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
 
-    Then the iterates are averaged.
+    Then the iterates are averaged. x and y are projected on X and Y before every local step, so that no derivative is taken
+    outside, and at the server after the average.
 
     Args:
         eta_x, eta_y, eta_z: steps.
@@ -73,7 +74,8 @@ class FedBiO(Algorithm):
         eta = self._eta(local.round)
 
         def step(k: Any, v: Vectors) -> Vectors:
-            return _step(local, v, directions(batches(local, k, self.tie_batches), v), eta, self.radius)
+            v = _feasible(local, v)
+            return _step(v, directions(batches(local, k, self.tie_batches), v), eta, self.radius)
 
         return local.loop(step, down), keep, carry
 
@@ -81,10 +83,16 @@ class FedBiO(Algorithm):
         return {"x": at(self.eta_x, t), "y": at(self.eta_y, t), "z": at(self.eta_z, t)}
 
 
-def _step(local: Local, v: Vectors, d: Vectors, eta: Vectors, radius: Any = None) -> Vectors:
-    """v − η_v d_v, x and y projected on X and Y, z on its ball: the next directions are taken at a feasible point."""
-    keep = {"x": local.project_x, "y": local.project_y, "z": lambda z: ball(z, radius)}
-    return {n: keep[n](v[n] - eta[n] * d[n]) for n in v}
+def _step(v: Vectors, d: Vectors, eta: Vectors, radius: Any = None) -> Vectors:
+    """v − η_v d_v, z projected on its ball."""
+    new = {n: v[n] - eta[n] * d[n] for n in v}
+    return {**new, "z": ball(new["z"], radius)} if "z" in new else new
+
+
+def _feasible(local: Local, v: Vectors) -> Vectors:
+    """The point at which a client takes its directions. What its last step makes of it is averaged first."""
+    keep = {"x": local.project_x, "y": local.project_y}
+    return {n: keep[n](each) if n in keep else each for n, each in v.items()}
 
 
 def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
@@ -101,7 +109,8 @@ class TwoAverages(Algorithm):
         v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
 
-    The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
+    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old point
+    is the client's own, also right after an average. A round's participants take part in both exchanges.
     """
 
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
@@ -139,8 +148,8 @@ class TwoAverages(Algorithm):
         """The directions on one draw, as a function of the point."""
         raise NotImplementedError
 
-    def _move(self, local: Local, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
-        return _step(local, v, d, eta)
+    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+        return _step(v, d, eta)
 
     def _combine(self, new: Callable[..., Vectors], v: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         return storm(new(v), new(old), d, beta)
@@ -158,12 +167,12 @@ class TwoAverages(Algorithm):
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
             s = local.round * local.max_tau + j
-            v = self._move(local, old, d, self._scaled(local.round, s), down)
+            v = _feasible(local, self._move(old, d, self._scaled(local.round, s), down))
             return v, self._combine(self._at(local, j), v, old, d, self._beta(s))
 
         old, d = local.loop(step, (v, d), first=1)
         s = (local.round + 1) * local.max_tau
-        v = self._move(local, old, d, self._scaled(local.round, s), down)
+        v = self._move(old, d, self._scaled(local.round, s), down)
         return v, keep, {"old": old, "d": d, "s": jnp.asarray(s)}
 
     def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
@@ -196,7 +205,8 @@ class FedBiOAcc(TwoAverages):
         v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
 
-    The old point is the client's own, also right after an average. A round's participants take part in both exchanges.
+    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old point
+    is the client's own, also right after an average. A round's participants take part in both exchanges.
 
     Args:
         eta_x, eta_y, eta_z: steps.
@@ -224,15 +234,15 @@ class FedBiOAcc(TwoAverages):
         b = batches(local, k, self.tie_batches, ahead, times)
         return lambda v: directions(b, v)
 
-    def _move(self, local: Local, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
-        return _step(local, v, d, eta, self.radius)
+    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+        return _step(v, d, eta, self.radius)
 
 
 class FedBiOLocal(Algorithm):
     """FedBiO-Local (Algorithm 3 of FedBiOAcc's paper): each client keeps its own y_i; only x travels.
 
-    Client, for k < τ:  y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← Π_X(x − η_x Φ_i(x, y_i)), at the old point, with Φ_i
-    the local hypergradient by a Neumann series of ``products`` Hessian-vector products. Then x is averaged.
+    Client, for k < τ:  y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← x − η_x Φ_i(x, y_i), at the old point, with Φ_i the
+    local hypergradient by a Neumann series of ``products`` Hessian-vector products. Then x is averaged.
 
     Args:
         eta_x, eta_y: steps.
@@ -274,10 +284,11 @@ class FedBiOLocal(Algorithm):
         eta = {"x": at(self.eta_x, local.round), "y": at(self.eta_y, local.round)}
 
         def step(k: Any, v: Vectors) -> Vectors:
-            return _step(local, v, self._directions(local, k, v), eta)
+            v = _feasible(local, v)
+            return _step(v, self._directions(local, k, v), eta)
 
         v = local.loop(step, {"x": down["x"], "y": keep["y"]})
-        return {"x": v["x"]}, {"y": v["y"]}, carry
+        return {"x": v["x"]}, {"y": local.project_y(v["y"])}, carry
 
     def _directions(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Vectors:
         return {"x": self._d_x(local, k, v, ahead, times), "y": self._d_y(local, k, v, ahead, times)}
@@ -346,14 +357,14 @@ class FedBiOAccLocal(FedBiOLocal):
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
             s = local.round * local.max_tau + j
-            v = self._move(local, old, d, s)
+            v = _feasible(local, self._move(local, old, d, s))
             return v, storm(self._directions(local, j, v), self._directions(local, j, old), d, self._beta(s))
 
         old, d = local.loop(step, (v, d), first=1)
         s = (local.round + 1) * local.max_tau
         v = self._move(local, old, d, s)
         carry = {"old": old, "d": d, "s": jnp.asarray(s)}
-        return {"x": v["x"]}, {"y": v["y"], "d_y": d["y"]}, carry
+        return {"x": v["x"]}, {"y": local.project_y(v["y"]), "d_y": d["y"]}, carry
 
     def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         v = {"x": down["x"], "y": keep["y"]}
@@ -366,7 +377,7 @@ class FedBiOAccLocal(FedBiOLocal):
 
     def _move(self, local: Local, v: Vectors, d: Vectors, s: Any) -> Vectors:
         eta = {n: at(rate, local.round) * self._delta(s) for n, rate in (("x", self.eta_x), ("y", self.eta_y))}
-        return _step(local, v, d, eta)
+        return _step(v, d, eta)
 
     def _beta(self, s: Any) -> Vectors:
         return {"x": self.c_x * self._delta(s) ** 2, "y": self.c_y * self._delta(s) ** 2}

@@ -17,7 +17,9 @@ Tree = Any
 class Nested(Algorithm):
     """What the family shares: FedInn, ``inner`` averages of local steps on y, and FedOut, one average of steps on x.
 
-    Scratch vectors (q, h, ...) lie in the server's state; they mean nothing between rounds.
+    A point is projected on its set before every local step, so that no gradient is taken outside; what the last step makes
+    of it is averaged as it is, and the server projects the average. Scratch vectors (q, h, ...) lie in the server's state;
+    they mean nothing between rounds.
     """
 
     eta_x: Any = 0.1
@@ -68,7 +70,7 @@ class Nested(Algorithm):
         x, y, h, alpha = carry["x"], carry["y"], down["h"], self._alpha(local)
 
         def step(k: Any, x_i: Array) -> Array:
-            f = local.f(k, "outer")
+            f, x_i = local.f(k, "outer"), local.project_x(x_i)
             return x_i - alpha * (f.grad_x(x_i, y) - f.grad_x(x, y) + h)
 
         return {"x": local.repeat(self.outer_steps, step, x)}, keep, carry
@@ -78,7 +80,7 @@ def svrg_steps(local: Local, number: Any, x: Array, y: Array, q: Array, beta: An
     """y_i ← y_i − β(∇_y g(x, y_i; ζ) − ∇_y g(x, y; ζ) + q), τ_i times from y; ``number`` counts such loops of a round."""
 
     def step(k: Any, y_i: Array) -> Array:
-        g = local.g(number * local.max_tau + k, "y")
+        g, y_i = local.g(number * local.max_tau + k, "y"), local.project_y(y_i)
         return y_i - beta * (g.grad_y(x, y_i) - g.grad_y(x, y) + q)
 
     return local.loop(step, y)
@@ -86,7 +88,12 @@ def svrg_steps(local: Local, number: Any, x: Array, y: Array, q: Array, beta: An
 
 def sgd_steps(local: Local, number: Any, x: Array, y: Array, beta: Any) -> Array:
     """y_i ← y_i − β ∇_y g(x, y_i; ζ), τ_i times from y."""
-    return local.loop(lambda k, y_i: y_i - beta * local.g(number * local.max_tau + k, "y").grad_y(x, y_i), y)
+
+    def step(k: Any, y_i: Array) -> Array:
+        y_i = local.project_y(y_i)
+        return y_i - beta * local.g(number * local.max_tau + k, "y").grad_y(x, y_i)
+
+    return local.loop(step, y)
 
 
 def _receive(ctx: Context, server: Tree, mean: Tree) -> Tree:
@@ -249,8 +256,12 @@ class LFedNest(Nested):
 
     def _local_outer(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         y, alpha = down["y"], self._alpha(local)
-        x = local.repeat(self.outer_steps, lambda k, x: x - alpha * self._own(local, k, x, y), down["x"])
-        return {"x": x}, keep, carry
+
+        def step(k: Any, x: Array) -> Array:
+            x = local.project_x(x)
+            return x - alpha * self._own(local, k, x, y)
+
+        return {"x": local.repeat(self.outer_steps, step, down["x"])}, keep, carry
 
     def _own(self, local: Local, k: Any, x: Array, y: Array) -> Array:
         """The client's own hypergradient."""
@@ -286,12 +297,12 @@ class FedNestMinimax(Nested):
         eta_x, eta_y: α and β.
         inner: T.
         outer_steps: local steps on x.
-        divide_steps: α_i = α/outer_steps and β_i = β/τ_i, as in the paper; else α and β.
+        divide_steps: α_i = α/outer_steps and β_i = β/τ_i, as in the paper; else (the authors' code) α and β.
     """
 
     solves: ClassVar[tuple[str, ...]] = ("minimax",)
     paper: ClassVar[str] = "FedNest"
-    status: ClassVar[str] = "K"
+    status: ClassVar[str] = "K, C"
 
     def round(self) -> tuple[Step, ...]:
         """FedInn; the gradient and FedOut with one set of participants."""
@@ -299,3 +310,42 @@ class FedNestMinimax(Nested):
 
     def _gradient(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         return {"h": local.f(0, "x").grad_x(down["x"], down["y"])}, keep, down
+
+
+class LFedNestMinimax(Nested):
+    """LFedNest for min_x max_y f: FedNest-minimax without its anchors q and h, plain local steps; T + 1 exchanges a round.
+
+        y_i ← y_i + β ∇_y f(x, y_i; ζ), τ_i times;   y ← mean y_i,   T times with fresh participants, then once for x:
+        x_i ← x_i − α ∇_x f(x_i, y; ξ), outer_steps times;   x ← mean x_i
+
+    With unlike clients and more than one local step it stops beside the solution.
+
+    Args:
+        eta_x, eta_y: α and β.
+        inner: T.
+        outer_steps: local steps on x.
+        divide_steps: use α/outer_steps and β/τ_i.
+    """
+
+    solves: ClassVar[tuple[str, ...]] = ("minimax",)
+    paper: ClassVar[str] = "FedNest"
+    status: ClassVar[str] = "K, C"
+
+    divide_steps: bool = eqx.field(static=True, default=False)
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """No anchors."""
+        return {"x": x, "y": y}
+
+    def round(self) -> tuple[Step, ...]:
+        """Local steps on y, then local steps on x, each with fresh participants."""
+        return self._inn_sgd(), Exchange(only("x", "y"), self._descent, _receive, draw="fresh")
+
+    def _descent(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        y, alpha = down["y"], self._alpha(local)
+
+        def step(k: Any, x: Array) -> Array:
+            x = local.project_x(x)
+            return x - alpha * local.f(k, "outer").grad_x(x, y)
+
+        return {"x": local.repeat(self.outer_steps, step, down["x"])}, keep, carry

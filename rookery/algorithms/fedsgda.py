@@ -26,7 +26,9 @@ class DescentAscent(Algorithm):
 
         x ← x − η_x d_x,   y ← Π_Y(y + η_y d_y),   d = (∇_x f, ∇_y f)(x, y; ξ), one batch ξ and the old point for both
 
-    A member says what its steps (``_eta``) and its directions d are.
+    x is projected on X before every local step, so that no gradient is taken outside; what the last step makes of it is
+    averaged as it is, and the server projects the average. A member says what its steps (``_eta``) and its directions d
+    are.
     """
 
     solves: ClassVar[tuple[str, ...]] = ("minimax",)
@@ -41,7 +43,7 @@ class DescentAscent(Algorithm):
 
     def _descend(self, local: Local, v: Vectors, seen: Tree) -> Vectors:
         """The local steps from v of a client that has ``seen`` the broadcast, and maybe more."""
-        return local.loop(lambda k, v: self._step(local, k, v, seen), v)
+        return local.loop(lambda k, v: self._step(local, k, {**v, "x": local.project_x(v["x"])}, seen), v)
 
     def _step(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
         return self._move(local, v, self._directions(local, k, v, seen))
@@ -60,8 +62,8 @@ class DescentAscent(Algorithm):
     def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         return {**server, **mean, **self._project(ctx, mean)}
 
-    def _project(self, ctx: Context, v: Tree) -> Vectors:
-        return {"x": ctx.project_x(v["x"]), "y": ctx.project_y(v["y"])}
+    def _project(self, at: Local | Context, v: Tree) -> Vectors:
+        return {"x": at.project_x(v["x"]), "y": at.project_y(v["y"])}
 
 
 def server_step(server: Tree, mean: Tree, gamma_x: Any, gamma_y: Any) -> Tree:
@@ -175,8 +177,8 @@ class FedSGDAPlus(FSGDA, LocalSGDAPlus):
 
     project_server: bool = eqx.field(static=True, default=True)
 
-    def _project(self, ctx: Context, v: Tree) -> Vectors:
-        return {"x": ctx.project_x(v["x"]), "y": ctx.project_y(v["y"]) if self.project_server else v["y"]}
+    def _project(self, at: Local | Context, v: Tree) -> Vectors:
+        return {"x": at.project_x(v["x"]), "y": at.project_y(v["y"]) if self.project_server else v["y"]}
 
 
 class SAGDA(FSGDA):
@@ -217,7 +219,8 @@ class MomentumLocalSGDA(LocalSGDA):
 
         x ← x − η_x d_x,   y ← Π_Y(y + η_y d_y),   then   d_v ← (1 − β_v) d_v + β_v ∇_v f(new point; new batch)
 
-    x, y, d_x, d_y are averaged every τ steps. The first d_v are each client's own gradients at the start.
+    x, y, d_x, d_y are averaged every τ steps. The first d_v are each client's own gradients at the start. x is projected
+    on X after every step, since a gradient is taken there before any average.
 
     Args:
         beta_x, beta_y: weights of the new gradient, in (0, 1].
@@ -253,6 +256,10 @@ class MomentumLocalSGDA(LocalSGDA):
         d = self._average(local.f(0, ahead=1), v, d)  # the last point of a round stands for the first of the next one
         return {**v, "d_x": d["x"], "d_y": d["y"]}, keep, carry
 
+    def _move(self, local: Local, v: Vectors, d: Vectors) -> Vectors:
+        new = super()._move(local, v, d)
+        return {**new, "x": local.project_x(new["x"])}
+
     def _average(self, f: Objective, v: Vectors, d: Vectors) -> Vectors:
         f_x, f_y = f.grad(v["x"], v["y"])
         return {
@@ -266,11 +273,12 @@ class FedSGDAM(LocalSGDA):
 
     For s = 1, 2, ..., one batch B for all four gradients, x, y, u, v averaged every τ steps:
 
-        x_s = x_{s−1} − η_x u_s,   y_s = Π_Y(y_{s−1} + η_y v_s)
+        x_s = Π_X(x_{s−1} − η_x u_s),   y_s = Π_Y(y_{s−1} + η_y v_s);   every τ-th: Π of the MEAN of these steps
         u_{s+1} = ∇_x f(x_s, y_s; B) + (1 − α)(u_s − ∇_x f(x_{s−1}, y_{s−1}; B)),   v_{s+1} likewise with β
 
-    (x_{s−1}, y_{s−1}) is the client's own point, also right after an average: it keeps that point between rounds. A client
-    that missed a round takes the broadcast point instead.
+    So with one local step it is the centralised method, on constrained sets too. (x_{s−1}, y_{s−1}) is the client's own
+    point, also right after an average: it keeps that point between rounds. A client that missed a round takes the
+    broadcast point instead.
 
     Args:
         eta_x, eta_y: steps (ĉη and cη of the paper).
@@ -311,6 +319,7 @@ class FedSGDAM(LocalSGDA):
 
         def step(k: Any, state: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
             v, old, d = state
+            v = self._project(local, v)  # here, and not after the move: the last step of a round is averaged first
             d = self._estimate(local, k, v, old, d)
             return self._move(local, v, d), v, d
 
@@ -326,7 +335,8 @@ class FedSGDAM(LocalSGDA):
         }
 
     def _move(self, local: Local, v: Vectors, d: Vectors) -> Vectors:
-        return super()._move(local, v, {"x": d["u"], "y": d["v"]})
+        eta = self._eta(local.round)
+        return {"x": v["x"] - eta["x"] * d["u"], "y": v["y"] + eta["y"] * d["v"]}
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """A weight of 0 never forgets: it is for whole sets only."""

@@ -95,9 +95,9 @@ class AdaFBiO(LocalBSGVR):
         both = only("x", "y", "d_x", "d_y", "a", "b")
         return (*first, replace(iterates, down=both), renewed)
 
-    def _move(self, local: Local, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
+    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
         scaled = {"x": d["x"] / (jnp.sqrt(down["a"]) + self.epsilon), "y": d["y"] / (down["b"] + self.epsilon)}
-        return super()._move(local, v, scaled, eta, down)
+        return super()._move(v, scaled, eta, down)
 
     def _set_directions(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         a = self.decay * server["a"] + (1 - self.decay) * mean["x"] ** 2

@@ -8,7 +8,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
-from rookery.algorithms.common import ball, check_constant, check_count, check_positive, check_rates, only
+from rookery.algorithms.common import (
+    ball,
+    check_constant,
+    check_count,
+    check_equal_weights,
+    check_positive,
+    check_rates,
+    only,
+)
+from rookery.clients import Clients
+from rookery.participation import Steps
+from rookery.problems import Flat
 from rookery.schedules import at
 
 Tree = Any
@@ -49,6 +60,10 @@ class PrimalDual(Algorithm):
         check_constant(self, "penalty")
         check_positive(self, "radius")
         check_count(self, "inner")
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """The clients have no weights but x."""
+        check_equal_weights(self, clients)
 
     def init(self, x: Array, y: Array) -> Tree:
         """λ starts at 0."""

@@ -6,6 +6,7 @@ f_0(w*(x)); RFHO-CW differentiates the steps on w themselves; AFL climbs towards
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -13,7 +14,17 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server, Step, Weighting
-from rookery.algorithms.common import check_count, check_fraction, check_positive, check_rates, known, only, require
+from rookery.algorithms.common import (
+    check_count,
+    check_equal_weights,
+    check_fraction,
+    check_positive,
+    check_rates,
+    known,
+    only,
+    require,
+)
+from rookery.algorithms.fednest import uniform_below
 from rookery.clients import Clients
 from rookery.participation import Steps
 from rookery.problems import Flat
@@ -42,6 +53,10 @@ class FixedWeights(Algorithm):
     def __check_init__(self) -> None:
         check_rates(self, "eta_w")
         check_count(self, "inner")
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """The clients have no weights but x."""
+        check_equal_weights(self, clients)
 
     def init(self, x: Array, y: Array) -> Tree:
         """The weights and the model."""
@@ -113,10 +128,21 @@ class AFL(_LearnedWeights):
     Args:
         eta_x, eta_w: steps.
         inner: K; AFL itself is K = 1.
+        average: the solution's model is the mean of the w after rounds 1, ..., t, not the last w.
     """
 
     paper: ClassVar[str] = "AFL"
-    status: ClassVar[str] = "K"
+    status: ClassVar[str] = "K, C"
+
+    average: bool = eqx.field(static=True, default=False)
+
+    def init(self, x: Array, y: Array) -> Tree:
+        """The mean is that of the rounds made."""
+        return {**super().init(x, y), **({"w_mean": y} if self.average else {})}
+
+    def output(self, server: Tree, keep: Tree) -> tuple[Array, Array]:
+        """(x, w), or with the mean of all w."""
+        return server["x"], server["w_mean" if self.average else "w"]
 
     def round(self) -> tuple[Step, ...]:
         """K exchanges; the last also asks every active client for its loss."""
@@ -129,7 +155,10 @@ class AFL(_LearnedWeights):
         return {"w": f.grad_y(local.x0, w), "loss": f.value(local.x0, w)}, keep, carry
 
     def _move_both(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        return self._reweight(ctx, self._move(ctx, server, mean), -_by_client(ctx, mean["loss"]))
+        new = self._reweight(ctx, self._move(ctx, server, mean), -_by_client(ctx, mean["loss"]))
+        if self.average:
+            new["w_mean"] = server["w_mean"] + (new["w"] - server["w_mean"]) / (ctx.round + 1)
+        return new
 
 
 class ExactGD(_LearnedWeights):
@@ -185,11 +214,12 @@ class _Series(_LearnedWeights):
         return ("",)
 
     def _series(self) -> tuple[Step, ...]:
+        return Server(self._first), *_times(self.inner, self._hop())
+
+    def _hop(self) -> Exchange:
         down = only(*(name + p for name in ("w", "q") for p in self._points))
         weighting: Weighting = {"q" + p: _own("x" + p) for p in self._points}
-        return Server(self._first), *_times(
-            self.inner, Exchange(down, self._product, self._next, weighting, draw="fresh")
-        )
+        return Exchange(down, self._product, self._next, weighting, draw="fresh")
 
     def _first(self, ctx: Context, server: Tree) -> Tree:
         f, new = ctx.f(), dict(server)
@@ -261,6 +291,8 @@ class SustainCW(_Series):
         inner: K, the number of Hessian products.
         beta: weight of the new gradient, in (0, 1]; SUSTAIN's own falls like t^(−2/3).
         x_momentum: "storm", or "plain" (d_x = S_x) for half the products.
+        neumann: "full": the series of ``FedNestCW``; "random": SUSTAIN's own single term, λ = −K η_H q_p with p uniform on
+            0..K−1, drawn once a round for both points: p products instead of K.
     """
 
     paper: ClassVar[str] = "SUSTAIN"
@@ -268,13 +300,16 @@ class SustainCW(_Series):
 
     beta: Any = 0.5
     x_momentum: Literal["storm", "plain"] = eqx.field(static=True, default="storm")
+    neumann: Literal["full", "random"] = eqx.field(static=True, default="full")
 
     def __check_init__(self) -> None:
         check_fraction(self, "beta", zero=True)
         require(self.x_momentum in ("storm", "plain"), self, "x_momentum", self.x_momentum, "'storm' or 'plain'")
+        require(self.neumann in ("full", "random"), self, "neumann", self.neumann, "'full' or 'random'")
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """A weight of 0 never forgets: it is for whole sets only."""
+        super().check(flat, clients, steps, whole_sets)
         beta = known(self.beta)
         if beta is not None and not whole_sets:
             require((beta > 0).all(), self, "beta", self.beta, "in (0, 1] unless batch_size is None")
@@ -294,6 +329,20 @@ class SustainCW(_Series):
         weighting: Weighting = {"w": _own(), "w_old": _own("x_old"), "slope": "stack", "slope_old": "stack"}
         return (*self._series(), Exchange(down, self._both, self._step, weighting, draw="fresh"))
 
+    def _series(self) -> tuple[Step, ...]:
+        if self.neumann == "full":
+            return super()._series()
+        hop = replace(self._hop(), when=self._wanted)
+        return Server(self._first), *_times(self.inner - 1, hop), Server(self._last_term)
+
+    def _wanted(self, server: Tree, ctx: Context) -> Any:
+        """Whether the product number index + 1 is one of the p."""
+        return ctx.index < uniform_below(ctx, "neumann", self.inner)
+
+    def _last_term(self, ctx: Context, server: Tree) -> Tree:
+        scale = self.inner * at(self.neumann_step, ctx.round)
+        return {**server, **{"lambda" + p: -scale * server["q" + p] for p in self._points}}
+
     def _both(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         f = local.g(0, "x")
         s = {"w" + p: f.grad_y(local.x0, down["w" + p]) for p in ("", "_old")}
@@ -311,6 +360,8 @@ class SustainCW(_Series):
 
 class RfhoCW(_LearnedWeights):
     """RFHO for client weighting: the derivative with respect to x of f_0(w_K), w_K the end of K steps on w.
+
+    A round goes on from the current w and goes back over its own K steps only: what RFHO's authors call truncated reverse.
 
     w_{k+1} = w_k − η_w (N/|A|)Σ x_i∇f_i(w_k; ξ_k), k = 0, ..., K−1, then x ← Π_Δ(x − η_x g_x) with, in reverse,
 
