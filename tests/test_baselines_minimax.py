@@ -65,7 +65,8 @@ def test_codasca_is_its_transcription_and_c_the_mean_of_what_clients_keep(minima
     compare(problem, CODASCA(**CODA, prox=2.0), paper.codasca, {**CODA, **hyper, "Gamma_p": 2.0},
             names={name: name for name in ("x", "y", "c_x", "c_y")}, kept={"c_x": "c_x_i", "c_y": "c_y_i"},
             participation=taking, local_steps=RANDOM_STEPS)  # fmt: skip
-    state = rk.solve(problem[1], CODASCA(**CODA, prox=2.0), problem[2], jnp.asarray(X0), jnp.asarray(Y0), rounds=3, key=1,
+    x0, y0 = problem[1].x_set.project(jnp.asarray(X0)), problem[1].y_set.project(jnp.asarray(Y0))
+    state = rk.solve(problem[1], CODASCA(**CODA, prox=2.0), problem[2], x0, y0, rounds=3, key=1,
                      participation=taking, local_steps=RANDOM_STEPS, batch_size=2, evaluate=q.nothing).state  # fmt: skip
     for name in ("c_x", "c_y"):
         np.testing.assert_allclose(state.server[name], P @ state.keep[name], rtol=1e-10, atol=1e-13)

@@ -456,8 +456,7 @@ def test_the_defaults_learn_on_digits(recipe):
         assert (history[metric][-1] > bar).all(), history[metric]
     if "noisy_weight" in history.last:
         assert (history["clean_weight"][-1] - history["noisy_weight"][-1] > 0.2).all()
-    metric = next(iter(bars))
-    assert history[metric][-1][0] != history[metric][-1][1]
+    assert history["loss"][-1][0] != history["loss"][-1][1]
 
 
 def real(name):
@@ -486,7 +485,7 @@ def test_cleaning_finds_wrong_labels_on_mnist():
         for name in ("FedAvg", "FedBiO")
     )
     last = cleaned.history.last
-    assert last["noisy_weight"] < 0.6 < 0.9 < last["clean_weight"]
+    assert last["noisy_weight"] < 0.3 < 0.6 < last["clean_weight"]
     assert last["validation_error"] < 0.8 * plain.history.last["validation_error"]
 
 
