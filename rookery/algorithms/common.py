@@ -72,6 +72,12 @@ def storm(new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
     return {v: new[v] + (1 - beta[v]) * (d[v] - old[v]) for v in d}
 
 
+def feasible(local: Local, v: Vectors) -> Vectors:
+    """The point at which a client takes its directions: x and y projected on X and Y, anything else as it is."""
+    sets = {"x": local.project_x, "y": local.project_y}
+    return {n: sets[n](each) if n in sets else each for n, each in v.items()}
+
+
 def ball(z: Array, radius: Any) -> Array:
     """z·min(1, r/‖z‖), the projection on the ball; an infinite radius (which Optax's projection does not take) is none."""
     return z * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(z), jnp.finfo(z.dtype).tiny))

@@ -18,6 +18,7 @@ from rookery.algorithms.common import (
     check_positive,
     check_rates,
     directions,
+    feasible,
     known,
     local_hypergradient,
     only,
@@ -74,7 +75,7 @@ class FedBiO(Algorithm):
         eta = self._eta(local.round)
 
         def step(k: Any, v: Vectors) -> Vectors:
-            v = _feasible(local, v)
+            v = feasible(local, v)
             return _step(v, directions(batches(local, k, self.tie_batches), v), eta, self.radius)
 
         return local.loop(step, down), keep, carry
@@ -87,12 +88,6 @@ def _step(v: Vectors, d: Vectors, eta: Vectors, radius: Any = None) -> Vectors:
     """v − η_v d_v, z projected on its ball."""
     new = {n: v[n] - eta[n] * d[n] for n in v}
     return {**new, "z": ball(new["z"], radius)} if "z" in new else new
-
-
-def _feasible(local: Local, v: Vectors) -> Vectors:
-    """The point at which a client takes its directions. What its last step makes of it is averaged first."""
-    keep = {"x": local.project_x, "y": local.project_y}
-    return {n: keep[n](each) if n in keep else each for n, each in v.items()}
 
 
 def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
@@ -167,7 +162,7 @@ class TwoAverages(Algorithm):
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
             s = local.round * local.max_tau + j
-            v = _feasible(local, self._move(old, d, self._scaled(local.round, s), down))
+            v = feasible(local, self._move(old, d, self._scaled(local.round, s), down))
             return v, self._combine(self._at(local, j), v, old, d, self._beta(s))
 
         old, d = local.loop(step, (v, d), first=1)
@@ -284,7 +279,7 @@ class FedBiOLocal(Algorithm):
         eta = {"x": at(self.eta_x, local.round), "y": at(self.eta_y, local.round)}
 
         def step(k: Any, v: Vectors) -> Vectors:
-            v = _feasible(local, v)
+            v = feasible(local, v)
             return _step(v, self._directions(local, k, v), eta)
 
         v = local.loop(step, {"x": down["x"], "y": keep["y"]})
@@ -306,7 +301,8 @@ class FedBiOAccLocal(FedBiOLocal):
         y_i ← Π_Y(y_i − η_y δ_s d_y,i),   x ← Π_X(x − η_x δ_s d_x)           x averaged every τ steps
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ))                d_x averaged every τ steps, d_y never
 
-    A client that missed a round takes a fresh d_y, for its old one is stale.
+    A round's last step of x is averaged first, then projected by the server. A client that missed a round takes a fresh d_y,
+    for its old one is stale.
 
     Args:
         delta, offset: δ and u of δ_s = δ/(u + s)^{1/3}.
@@ -357,7 +353,7 @@ class FedBiOAccLocal(FedBiOLocal):
         def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
             s = local.round * local.max_tau + j
-            v = _feasible(local, self._move(local, old, d, s))
+            v = feasible(local, self._move(local, old, d, s))
             return v, storm(self._directions(local, j, v), self._directions(local, j, old), d, self._beta(s))
 
         old, d = local.loop(step, (v, d), first=1)

@@ -75,6 +75,20 @@ class Nested(Algorithm):
 
         return {"x": local.repeat(self.outer_steps, step, x)}, keep, carry
 
+    def _local_outer(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        """FedOut by plain local steps along what ``_own`` gives."""
+        y, alpha = down["y"], self._alpha(local)
+
+        def step(k: Any, x: Array) -> Array:
+            x = local.project_x(x)
+            return x - alpha * self._own(local, k, x, y)
+
+        return {"x": local.repeat(self.outer_steps, step, down["x"])}, keep, carry
+
+    def _own(self, local: Local, k: Any, x: Array, y: Array) -> Array:
+        """The client's own direction for x."""
+        raise NotImplementedError
+
 
 def svrg_steps(local: Local, number: Any, x: Array, y: Array, q: Array, beta: Any) -> Array:
     """y_i ← y_i − β(∇_y g(x, y_i; ζ) − ∇_y g(x, y; ζ) + q), τ_i times from y; ``number`` counts such loops of a round."""
@@ -254,15 +268,6 @@ class LFedNest(Nested):
         """Local steps on y, then local steps on x, each with fresh participants."""
         return self._inn_sgd(), Exchange(only("x", "y"), self._local_outer, _receive, draw="fresh")
 
-    def _local_outer(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        y, alpha = down["y"], self._alpha(local)
-
-        def step(k: Any, x: Array) -> Array:
-            x = local.project_x(x)
-            return x - alpha * self._own(local, k, x, y)
-
-        return {"x": local.repeat(self.outer_steps, step, down["x"])}, keep, carry
-
     def _own(self, local: Local, k: Any, x: Array, y: Array) -> Array:
         """The client's own hypergradient."""
         return local_hypergradient(local, k, x, y, _neumann_step(self, local.round), self.products)
@@ -339,13 +344,8 @@ class LFedNestMinimax(Nested):
 
     def round(self) -> tuple[Step, ...]:
         """Local steps on y, then local steps on x, each with fresh participants."""
-        return self._inn_sgd(), Exchange(only("x", "y"), self._descent, _receive, draw="fresh")
+        return self._inn_sgd(), Exchange(only("x", "y"), self._local_outer, _receive, draw="fresh")
 
-    def _descent(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        y, alpha = down["y"], self._alpha(local)
-
-        def step(k: Any, x: Array) -> Array:
-            x = local.project_x(x)
-            return x - alpha * local.f(k, "outer").grad_x(x, y)
-
-        return {"x": local.repeat(self.outer_steps, step, down["x"])}, keep, carry
+    def _own(self, local: Local, k: Any, x: Array, y: Array) -> Array:
+        """The gradient of f."""
+        return local.f(k, "outer").grad_x(x, y)

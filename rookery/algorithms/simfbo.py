@@ -20,6 +20,7 @@ from rookery.algorithms.common import (
     check_positive,
     check_rates,
     directions,
+    feasible,
     only,
     require,
     storm,
@@ -33,7 +34,7 @@ Tree = Any
 class SimFBO(Algorithm):
     """SimFBO: τ_i simultaneous local steps on (x, y, z); the server steps along the sum of the directions.
 
-    Client: v ← Π_V(v − η_v D_v(x, y, z)), v = x, y, z, all at the same point; it uploads q_v = Σ_k D_v.
+    Client: v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point, x and y then projected; it uploads q_v = Σ_k D_v.
     Server: v ← v − γ_v Σ (n/P)p_i q_v,i, z projected on the ball of ``radius``, x and y on X and Y. D_v are those of
     :func:`rookery.algorithms.common.directions`.
 
@@ -78,7 +79,7 @@ class SimFBO(Algorithm):
         def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             v, total = state
             d = directions(batches(local, k, self.tie_batches), v)
-            return _local_step(local, v, d, eta), add(total, d)
+            return feasible(local, {n: v[n] - eta[n] * d[n] for n in v}), add(total, d)
 
         return local.loop(step, (v, zeros(v)))[1]
 
@@ -143,7 +144,7 @@ class ASFBO(ShroFBO):
 
     Client, buffers m_v = D_v(x, y, z) afresh each round, then for k < τ_i:
 
-        v ← Π_V(v − η_v m_v),    m_v ← β D_v(new point) + (1 − β) m_v;    it uploads Σ_k m_v /τ_i
+        v ← v − η_v m_v (x, y projected),    m_v ← β D_v(new point) + (1 − β) m_v;    it uploads Σ_k m_v /τ_i
 
     Server, with h_v the (n/P)p_i-weighted mean:  s_v ← ϱ s_v + (1 − ϱ)‖h_v‖,
     v ← v − ρ clip(γ_v/(s_v + ε), low_v, high_v) h_v, z projected on the ball of ``radius``.
@@ -192,7 +193,7 @@ class ASFBO(ShroFBO):
 
         def step(k: Any, state: tuple[Vectors, Vectors, Vectors]) -> tuple[Vectors, Vectors, Vectors]:
             old, m, total = state
-            v = _local_step(local, old, m, eta)
+            v = feasible(local, {n: old[n] - eta[n] * m[n] for n in old})
             m = self._momentum(local, k, v, old, m)
             return v, m, add(total, m)
 
@@ -221,12 +222,6 @@ class LAASFBO(ASFBO):
         b = batches(local, k, self.tie_batches)
         beta = dict.fromkeys(m, self.beta)
         return storm(directions(b, v), directions(b, old), m, beta)
-
-
-def _local_step(local: Local, v: Vectors, d: Vectors, eta: Vectors) -> Vectors:
-    """v − η_v d_v, x and y projected on X and Y; z is free until the server projects it, as in the papers."""
-    keep = {"x": local.project_x, "y": local.project_y, "z": lambda z: z}
-    return {n: keep[n](v[n] - eta[n] * d[n]) for n in v}
 
 
 def _ordered(low: Any, high: Any) -> bool:
