@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import rookery as rk
+from rookery.algorithm.setting import State
 from rookery.engines.flower.engine import Flower
-from rookery.engines.flower.processes import run_stock, started
-from rookery.engines.flower.server import Federation
-from rookery.engines.simulator import State
-from rookery.settings import Settings, resolve, write_toml
+from rookery.engines.flower.federation import Federation
+from rookery.engines.flower.launch.processes import run_stock, started
+from rookery.experiment.settings import Settings, resolve, write_toml
 
 HIDDEN = 1880
 """MeFBO sends x, y and θ: 65 + 2·10 numbers for each hidden unit, and 20; with 1880 units 640 kB."""

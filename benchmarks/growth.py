@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import rookery as rk
+from rookery.algorithm.setting import State
 from rookery.engines.flower.engine import Flower
-from rookery.engines.flower.server import Federation
-from rookery.engines.simulator import State
+from rookery.engines.flower.federation import Federation
 
 ROUNDS, EVERY, MOST = 500, 50, 5.0
 HOW: dict[str, Any] = {"batch_size": 4, "evaluate": lambda x, y: {}, "progress": False}
@@ -101,7 +101,7 @@ class Watched(Flower):
 
 def measure(folder: Path, processes: bool) -> dict[str, list[float]]:
     """Mbyte of each process every 50 rounds of FedBiOAcc-Local: clients keep something, a round has two exchanges."""
-    file, task = write_problem(folder, rk.algorithms["FedBiOAcc-Local"]())
+    file, task = write_problem(folder, rk.registry["FedBiOAcc-Local"]())
     seen: dict[str, list[float]] = {}
 
     def after(federation: Federation, round: int) -> None:

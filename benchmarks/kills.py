@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from rookery.runs import read_run
+from rookery.experiment.folder import read_run
 
 PATIENCE = 600.0
 TASK = ("hyper-representation", "--algorithm", "FedBiOAcc", "--clients", "10", "--participants", "4", "--batch-size", "8",

@@ -30,9 +30,9 @@ import numpy as np
 
 import rookery as rk
 from benchmarks.growth import HOW, Watched, node_processes, resident, write_problem
-from rookery.engines.flower.pack import pack, unpack
-from rookery.engines.flower.server import Federation
-from rookery.engines.simulator import State
+from rookery.algorithm.setting import State
+from rookery.engines.flower.federation import Federation
+from rookery.engines.flower.wire.pack import pack, unpack
 
 ROUNDS, START, KILL_EVERY, FAULTS = 200, 50, 5.0, 0.1
 BARS = {"difference": 1e-5, "memory": 5.0, "files": 5.0}
@@ -114,14 +114,14 @@ class Soaked(Watched):
         while not stop.wait(KILL_EVERY):
             process = dice.choice(list(node_processes(self.folder).values()))
             with suppress(OSError):  # it is just being started again
-                if b"rookery.commands.nodes" in Path(f"/proc/{process}/cmdline").read_bytes():
+                if b"rookery.cli.nodes" in Path(f"/proc/{process}/cmdline").read_bytes():
                     os.kill(process, signal.SIGKILL)
                     self.seen["killed"] = self.seen.get("killed", 0) + 1
 
 
 def soak(folder: Path, name: str, **how: Any) -> dict[str, Any]:
     """What happened, and what it came to."""
-    file, task = write_problem(folder, rk.algorithms[name]())
+    file, task = write_problem(folder, rk.registry[name]())
     at: dict[str, tuple[float, float]] = {}
     attempts: list[int] = []
 

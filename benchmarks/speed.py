@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rookery as rk
-from rookery.models import Dense, cross_entropy, squared_norm
+from rookery.models.layers import Dense, cross_entropy, squared_norm
 
 SIZES = {
     "MNIST-shaped": {"d_in": 784, "hidden": 200, "n": 100, "rows": 300, "batch": 64},

@@ -4,9 +4,9 @@
 functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with any algorithm.
 """
 
-from rookery import _importing, measures, partition  # noqa: F401
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server
-from rookery.algorithms import algorithms
+from rookery import _importing  # noqa: F401
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
+from rookery.algorithm.views import Context, Local
 from rookery.algorithms.aggitd import FBOAggITD
 from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
@@ -33,6 +33,7 @@ from rookery.algorithms.fedsgda import (
 from rookery.algorithms.localbs import AdaFBiO, LocalBSGM, LocalBSGVR
 from rookery.algorithms.mefbo import MeFBO
 from rookery.algorithms.primal_dual import PrimalDual
+from rookery.algorithms.registry import registry
 from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
 from rookery.algorithms.weighting import (
     AFL,
@@ -44,16 +45,17 @@ from rookery.algorithms.weighting import (
     SustainCW,
     ValidationOnly,
 )
-from rookery.checks import check_algorithm
-from rookery.clients import Clients, Split
 from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
-from rookery.history import History
-from rookery.participation import Bernoulli, Full, Replay, Steps, Uniform
-from rookery.problems import Bilevel, ClientWeighting, Minimax
-from rookery.schedules import Cosine, Power, Schedule
-from rookery.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
-from rookery.solve import Diverged, Divergence, Lanes, Solution, Stopped, solve, solve_many
+from rookery.problem import measures, partition
+from rookery.problem.clients import Clients, Split
+from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Uniform
+from rookery.problem.problems import Bilevel, ClientWeighting, Minimax
+from rookery.problem.schedules import Cosine, Power, Schedule
+from rookery.problem.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
+from rookery.solving.api import Diverged, Divergence, Lanes, Solution, Stopped, solve, solve_many
+from rookery.solving.check import check_algorithm
+from rookery.solving.history import History
 
 __version__ = "0.1.0"
 
@@ -134,10 +136,10 @@ __all__ = [
     "Uniform",
     "ValidationOnly",
     "WholeSpace",
-    "algorithms",
     "check_algorithm",
     "measures",
     "partition",
+    "registry",
     "solve",
     "solve_many",
 ]

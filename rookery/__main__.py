@@ -1,6 +1,6 @@
 """``python -m rookery`` is the command."""
 
-from rookery.cli import main
+from rookery.cli.main import main
 
 if __name__ == "__main__":
     main()

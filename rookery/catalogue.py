@@ -10,15 +10,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Exchange, Repeat, Step
-from rookery.algorithms import algorithms, by_name, name_of
-from rookery.clients import Clients
-from rookery.engines.walk import Cost, Setting, costs_of
-from rookery.keys import as_key
-from rookery.layout import Layout
-from rookery.participation import Full, Participation, Steps, Uniform
-from rookery.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
-from rookery.sets import Set
+from rookery.algorithm.cost import Cost, costs_of
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.setting import Setting
+from rookery.algorithms.registry import by_name, name_of, registry
+from rookery.problem.clients import Clients
+from rookery.problem.keys import as_key
+from rookery.problem.layout import Layout
+from rookery.problem.participation import Full, Participation, Steps, Uniform
+from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
+from rookery.problem.sets import Set
 from rookery.tasks import RECIPES
 
 
@@ -46,7 +47,7 @@ class Entry:
 @cache
 def catalogue() -> tuple[Entry, ...]:
     """Every algorithm of the package with its defaults. Nothing is computed: a round is only traced."""
-    return tuple(describe(kind()) for kind in algorithms.values())
+    return tuple(describe(kind()) for kind in registry.values())
 
 
 def describe(algorithm: Algorithm) -> Entry:
@@ -76,10 +77,10 @@ def describe(algorithm: Algorithm) -> Entry:
     )
 
 
-def _exchanges(steps: tuple[Step, ...]) -> int:
+def _exchanges(stages: tuple[Stage, ...]) -> int:
     return sum(
-        step.count * _exchanges(step.steps) if isinstance(step, Repeat) else isinstance(step, Exchange)
-        for step in steps
+        stage.count * _exchanges(stage.stages) if isinstance(stage, Repeat) else isinstance(stage, Exchange)
+        for stage in stages
     )
 
 

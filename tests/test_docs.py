@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import rookery as rk
 from rookery.catalogue import catalogue, describe, markdown, tasks_markdown
-from rookery.cli import app
+from rookery.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -75,7 +75,7 @@ def test_catalogue():
     assert entries["FedNest"].exchanges == 2 * 1 + 5 + 3
     assert entries["PrimalDual"].solves == "weighting"
     assert entries["GD-CW"].kind == "ExactGD"
-    assert all(getattr(rk, entry.kind) is rk.algorithms[entry.name] for entry in entries.values())
+    assert all(getattr(rk, entry.kind) is rk.registry[entry.name] for entry in entries.values())
     assert entries["val"].partial == "none needed"
     assert {entry.partial for name, entry in entries.items() if name != "val"} == {"yes"}
     assert all(entry.status and entry.paper for entry in entries.values())

@@ -7,12 +7,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
-from rookery.algorithms.common import check_count, check_rates, only, require
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.views import Context, Local
 from rookery.algorithms.fednest import svrg_steps, uniform_below
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithms.steps import check_count, check_rates, only, require
+from rookery.problem.schedules import at
+from rookery.typing import Tree, Weighting
 
 
 class FBOAggITD(Algorithm):
@@ -56,7 +56,7 @@ class FBOAggITD(Algorithm):
         """z holds the running vector of the round; q is the control variate."""
         return {"x": x, "y": y, "z": jnp.zeros_like(y), **({"q": jnp.zeros_like(y)} if self.svrg else {})}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """x travels once, with the first exchange."""
         if self.exact_itd:
             return self._there_and_back()
@@ -65,7 +65,7 @@ class FBOAggITD(Algorithm):
         end = Exchange(only("y", "z"), self._end, self._take_x, "direction")
         return (*first, later, end) if self.inner > 1 else (*first, end)
 
-    def _phase(self, s0: int, sent: tuple[str, ...], *parts: str) -> tuple[Step, ...]:
+    def _phase(self, s0: int, sent: tuple[str, ...], *parts: str) -> tuple[Stage, ...]:
         """From y^s to y^{s+1}, s = s0 + index: of the exchanges given the round's J wants one."""
         weighting: Weighting = {"y": "average" if self.svrg else "direction", "z": "direction"}
 
@@ -117,7 +117,7 @@ class FBOAggITD(Algorithm):
 
     # exact_itd: participants remember the path y^0, ..., y^{N−1} and their own part of h
 
-    def _there_and_back(self) -> tuple[Step, ...]:
+    def _there_and_back(self) -> tuple[Stage, ...]:
         first = Exchange(only("x", "y"), partial(self._there, 0), self._step_y, "direction")
         there = Exchange(only("y"), partial(self._there, 1), self._step_y, "direction")
         turn = Exchange(only("y"), self._turn, _take_z, "direction")

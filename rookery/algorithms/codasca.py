@@ -14,16 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.algorithm import Context, Exchange, Local, Step
-from rookery.algorithms.common import Vectors, check_count, check_positive, check_rates, only, require, zeros
+from rookery.algorithm.exchange import Exchange, Stage
+from rookery.algorithm.views import Context, Local
 from rookery.algorithms.fedsgda import DescentAscent, correction, server_step
-from rookery.clients import Clients
-from rookery.layout import Layout
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithms.steps import Vectors, check_count, check_positive, check_rates, only, require, zeros
+from rookery.problem.clients import Clients
+from rookery.problem.layout import Layout
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class CODAPlus(DescentAscent):
@@ -167,7 +167,7 @@ class CODASCA(CODAPlus):
         """A client keeps its control variates."""
         return {"c_x": jnp.zeros_like(x), "c_y": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of iterates and of changes of control variates."""
         weighting = {"x": "average", "y": "average", "c_x": "direction", "c_y": "direction"}
         return (Exchange(only(*self._sent), self._client, self._server, weighting),)

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step
-from rookery.algorithms.common import check_count, check_rates, only, require
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.views import Context, Local
 from rookery.algorithms.fednest import sgd_steps
-from rookery.clients import Clients
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithms.steps import check_count, check_rates, only, require
+from rookery.problem.clients import Clients
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class CommFedBiO(Algorithm):
@@ -59,7 +59,7 @@ class CommFedBiO(Algorithm):
         """z starts at 0."""
         return {"x": x, "y": y, "z": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """x travels with the first exchange, the new y with the second, z with all but the first."""
         lower = Exchange(only("x", "y"), self._lower, self._take_y)
         first = Exchange(only("y", "z") if self.warm_start else only("y"), self._solve, self._scatter, "stack")

@@ -4,11 +4,11 @@ from typing import Any, ClassVar
 
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
-from rookery.algorithms.common import check_rates, only
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import check_rates, only
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class FedAvg(Algorithm):
@@ -30,7 +30,7 @@ class FedAvg(Algorithm):
     def __check_init__(self) -> None:
         check_rates(self, "eta_y")
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of y."""
         return (Exchange(only("y"), self._client, self._server),)
 

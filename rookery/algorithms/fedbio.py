@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
-from rookery.algorithms.common import (
+from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import (
     Vectors,
     ball,
     batches,
@@ -25,12 +26,11 @@ from rookery.algorithms.common import (
     require,
     storm,
 )
-from rookery.clients import Clients
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import at
-
-Tree = Any
+from rookery.problem.clients import Clients
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class FedBiO(Algorithm):
@@ -67,7 +67,7 @@ class FedBiO(Algorithm):
         """z starts at 0."""
         return {"x": x, "y": y, "z": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of iterates."""
         return (Exchange(only("x", "y", "z"), self._client, _replace_iterates),)
 
@@ -132,7 +132,7 @@ class TwoAverages(Algorithm):
         start = {v: {"x": x, "y": y, "z": jnp.zeros_like(y)}[v] for v in self.variables}
         return {**start, **{f"d_{v}": jnp.zeros_like(each) for v, each in start.items()}}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """Iterates first, then the directions at the averaged iterate."""
         point, both = only(*self.variables), only(*self.variables, *(f"d_{v}" for v in self.variables))
         first = Exchange(point, self._first, self._set_directions, when=lambda server, ctx: ctx.round == 0)
@@ -271,7 +271,7 @@ class FedBiOLocal(Algorithm):
         """y of every client."""
         return server["x"], keep["y"]
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of x."""
         return (Exchange(only("x"), self._client, _replace_iterates),)
 
@@ -333,7 +333,7 @@ class FedBiOAccLocal(FedBiOLocal):
         """A client keeps its y and its d_y."""
         return {"y": y, "d_y": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """x first, then d_x at the averaged x."""
         return (
             Exchange(only("x", "d_x"), self._client, _replace_iterates),

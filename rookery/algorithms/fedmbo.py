@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
-from rookery.algorithms.common import check_count, check_rates, only
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.views import Context, Local
 from rookery.algorithms.fednest import uniform_below
-from rookery.keys import Stream
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithms.steps import check_count, check_rates, only
+from rookery.problem.keys import Stream
+from rookery.problem.schedules import at
+from rookery.typing import Tree, Weighting
 
 
 class FedMBO(Algorithm):
@@ -48,7 +48,7 @@ class FedMBO(Algorithm):
         check_count(self, "inner")
         check_count(self, "products")
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """Steps on y, then the chains: their start, up to N − 1 hops, their end.
 
         The server's state holds the chains from their start to their end, one row ``a`` a slot.

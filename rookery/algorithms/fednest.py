@@ -6,12 +6,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step
-from rookery.algorithms.common import check_count, check_rates, local_hypergradient, only, require
-from rookery.keys import Stream
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import check_count, check_rates, local_hypergradient, only, require
+from rookery.problem.keys import Stream
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class Nested(Algorithm):
@@ -37,16 +37,16 @@ class Nested(Algorithm):
         """The anchors q and h start at 0."""
         return {"x": x, "y": y, "q": jnp.zeros_like(y), "h": jnp.zeros_like(x)}
 
-    def _inn(self) -> Step:
+    def _inn(self) -> Stage:
         """FedInn with the control variate q: two exchanges with the same fresh participants, ``inner`` times."""
         anchor = Exchange(only("x", "y"), self._anchor, _receive, draw="fresh")
         return Repeat(self.inner, (anchor, Exchange(only("q"), self._svrg, _receive)))
 
-    def _inn_sgd(self) -> Step:
+    def _inn_sgd(self) -> Stage:
         """FedInn by plain local steps: one exchange, ``inner`` times."""
         return Repeat(self.inner, (Exchange(only("x", "y"), self._sgd, _receive, draw="fresh"),))
 
-    def _out(self) -> Step:
+    def _out(self) -> Stage:
         """FedOut: one exchange, with the participants that know x and y."""
         return Exchange(only("h"), self._outer, _receive)
 
@@ -155,11 +155,11 @@ class FedNest(Nested):
         """Also the running term a and the sum z."""
         return {**super().init(x, y), "a": jnp.zeros_like(y), "z": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """FedInn; FedIHGP and FedOut with one set of participants."""
         return self._inn(), *self._ihgp(), Exchange(only("z"), self._hypergradient, _receive), self._out()
 
-    def _ihgp(self) -> tuple[Step, ...]:
+    def _ihgp(self) -> tuple[Stage, ...]:
         first = Exchange(only("x", "y"), self._first, self._take_first, draw="fresh")
         if self.neumann == "random":  # at most N − 1 products
             hops = Repeat(self.products - 1, (Exchange(only("a"), self._hop, self._take_hop, when=self._wanted),))
@@ -224,7 +224,7 @@ class FedNestSGD(FedNest):
         """No anchor q."""
         return {name: each for name, each in super().init(x, y).items() if name != "q"}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """As FedNest's, with one exchange an inner round."""
         return self._inn_sgd(), *super().round()[1:]
 
@@ -264,7 +264,7 @@ class LFedNest(Nested):
         """No anchors."""
         return {"x": x, "y": y}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """Local steps on y, then local steps on x, each with fresh participants."""
         return self._inn_sgd(), Exchange(only("x", "y"), self._local_outer, _receive, draw="fresh")
 
@@ -284,7 +284,7 @@ class LFedNestSVRG(LFedNest):
         """The anchors q and h start at 0."""
         return Nested.init(self, x, y)
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """FedInn; the hypergradient and FedOut with one set of participants."""
         return self._inn(), Exchange(only("x", "y"), self._hypergradient, _receive, draw="fresh"), self._out()
 
@@ -309,7 +309,7 @@ class FedNestMinimax(Nested):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """FedInn; the gradient and FedOut with one set of participants."""
         return self._inn(), Exchange(only("x", "y"), self._gradient, _receive, draw="fresh"), self._out()
 
@@ -342,7 +342,7 @@ class LFedNestMinimax(Nested):
         """No anchors."""
         return {"x": x, "y": y}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """Local steps on y, then local steps on x, each with fresh participants."""
         return self._inn_sgd(), Exchange(only("x", "y"), self._local_outer, _receive, draw="fresh")
 

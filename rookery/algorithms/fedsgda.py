@@ -10,15 +10,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
-from rookery.algorithms.common import Vectors, add, check_count, check_fraction, check_rates, known, only, require
-from rookery.clients import Clients
-from rookery.oracles import Objective
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import at
-
-Tree = Any
+from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import Vectors, add, check_count, check_fraction, check_rates, known, only, require
+from rookery.problem.clients import Clients
+from rookery.problem.oracles import Objective
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class DescentAscent(Algorithm):
@@ -34,7 +34,7 @@ class DescentAscent(Algorithm):
     solves: ClassVar[tuple[str, ...]] = ("minimax",)
     _sent: ClassVar[tuple[str, ...]] = ("x", "y")
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of iterates."""
         return (Exchange(only(*self._sent), self._client, self._server),)
 
@@ -196,7 +196,7 @@ class SAGDA(FSGDA):
         """c is set anew by every round."""
         return {"x": x, "y": y, "c_x": jnp.zeros_like(x), "c_y": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of anchors, one of iterates; the second need not send the iterates again."""
         return (
             Exchange(only("x", "y"), self._anchor, lambda ctx, server, c: {**server, **c}),

@@ -8,11 +8,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Context, Exchange, Local, Step
-from rookery.algorithms.common import Vectors, check_count, check_fraction, check_positive, local_hypergradient, only
+from rookery.algorithm.exchange import Exchange, Stage
+from rookery.algorithm.views import Context, Local
 from rookery.algorithms.fedbio import TwoAverages
-
-Tree = Any
+from rookery.algorithms.steps import Vectors, check_count, check_fraction, check_positive, local_hypergradient, only
+from rookery.typing import Tree
 
 
 class LocalBSGVR(TwoAverages):
@@ -88,7 +88,7 @@ class AdaFBiO(LocalBSGVR):
         """a and b start at 0."""
         return {**super().init(x, y), "a": jnp.zeros_like(x), "b": jnp.zeros((), y.dtype)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """The two exchanges; that of the iterates also sends a and b."""
         *first, iterates, renewed = super().round()
         assert isinstance(iterates, Exchange)

@@ -7,15 +7,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
-from rookery.algorithms.common import add, check_positive, check_rates, known, only, zeros
-from rookery.clients import Clients
-from rookery.oracles import saddle
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import Power, at
-
-Tree = Any
+from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import add, check_positive, check_rates, known, only, zeros
+from rookery.problem.clients import Clients
+from rookery.problem.oracles import saddle
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import Power, at
+from rookery.typing import Tree
 
 
 class MeFBO(Algorithm):
@@ -62,7 +62,7 @@ class MeFBO(Algorithm):
         """θ starts at y."""
         return {"x": x, "y": y, "theta": y}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of directions."""
         return (Exchange(only("x", "y", "theta"), self._client, self._server, weighting="direction"),)
 

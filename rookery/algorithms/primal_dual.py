@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Step, Weighting
-from rookery.algorithms.common import (
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import (
     ball,
     check_constant,
     check_count,
@@ -17,12 +18,11 @@ from rookery.algorithms.common import (
     check_rates,
     only,
 )
-from rookery.clients import Clients
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import at
-
-Tree = Any
+from rookery.problem.clients import Clients
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import at
+from rookery.typing import Tree, Weighting
 
 
 class PrimalDual(Algorithm):
@@ -73,7 +73,7 @@ class PrimalDual(Algorithm):
         """(x, w)."""
         return server["x"], server["w"]
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K exchanges; the last (with ``random_k`` each) also asks every active client for the number λᵀs_i."""
         weighting: Weighting = {"w": _own_weight, "lambda": _own_weight, "slope": "stack"}
         plain = Exchange(only("w", "lambda"), self._client, self._server, weighting, draw="fresh")

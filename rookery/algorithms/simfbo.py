@@ -10,8 +10,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Step
-from rookery.algorithms.common import (
+from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.steps import (
     Vectors,
     add,
     ball,
@@ -26,9 +27,8 @@ from rookery.algorithms.common import (
     storm,
     zeros,
 )
-from rookery.schedules import at
-
-Tree = Any
+from rookery.problem.schedules import at
+from rookery.typing import Tree
 
 
 class SimFBO(Algorithm):
@@ -36,7 +36,7 @@ class SimFBO(Algorithm):
 
     Client: v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point, x and y then projected; it uploads q_v = Σ_k D_v.
     Server: v ← v − γ_v Σ (n/P)p_i q_v,i, z projected on the ball of ``radius``, x and y on X and Y. D_v are those of
-    :func:`rookery.algorithms.common.directions`.
+    :func:`rookery.algorithms.steps.directions`.
 
     Args:
         eta_x, eta_y, eta_z: client steps (no effect with τ = 1).
@@ -66,7 +66,7 @@ class SimFBO(Algorithm):
         """z starts at 0."""
         return {"x": x, "y": y, "z": jnp.zeros_like(y)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """One exchange of directions."""
         return (Exchange(only("x", "y", "z"), self._client, self._server, weighting="direction"),)
 

@@ -13,8 +13,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm import Algorithm, Context, Exchange, Local, Repeat, Server, Step, Weighting
-from rookery.algorithms.common import (
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server, Stage
+from rookery.algorithm.views import Context, Local
+from rookery.algorithms.fednest import uniform_below
+from rookery.algorithms.steps import (
     check_count,
     check_equal_weights,
     check_fraction,
@@ -24,13 +26,11 @@ from rookery.algorithms.common import (
     only,
     require,
 )
-from rookery.algorithms.fednest import uniform_below
-from rookery.clients import Clients
-from rookery.participation import Steps
-from rookery.problems import Flat
-from rookery.schedules import at
-
-Tree = Any
+from rookery.problem.clients import Clients
+from rookery.problem.participation import Steps
+from rookery.problem.problems import Flat
+from rookery.problem.schedules import at
+from rookery.typing import Tree, Weighting
 
 
 class FixedWeights(Algorithm):
@@ -66,11 +66,11 @@ class FixedWeights(Algorithm):
         """(x, w)."""
         return server["x"], server["w"]
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K exchanges: w down, the client's gradient up."""
         return self._descent(self.inner)
 
-    def _descent(self, count: int) -> tuple[Step, ...]:
+    def _descent(self, count: int) -> tuple[Stage, ...]:
         return _times(count, Exchange(only("w"), self._gradient, self._move, _own(), draw="fresh"))
 
     def _gradient(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
@@ -98,7 +98,7 @@ class ValidationOnly(FixedWeights):
         inner: K.
     """
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K steps of the server alone."""
         return _times(self.inner, Server(self._alone))
 
@@ -144,7 +144,7 @@ class AFL(_LearnedWeights):
         """(x, w), or with the mean of all w."""
         return server["x"], server["w_mean" if self.average else "w"]
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K exchanges; the last also asks every active client for its loss."""
         weighting: Weighting = {"w": _own(), "loss": "stack"}
         last = Exchange(only("w"), self._gradient_and_loss, self._move_both, weighting, draw="fresh")
@@ -178,7 +178,7 @@ class ExactGD(_LearnedWeights):
 
     status: ClassVar[str] = "D"
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K + 1 exchanges."""
         weighting: Weighting = {"hessian": _own(), "gradient": "stack"}
         last = Exchange(only("w"), self._curvature, self._solve, weighting, draw="fresh")
@@ -213,7 +213,7 @@ class _Series(_LearnedWeights):
     def _points(self) -> tuple[str, ...]:
         return ("",)
 
-    def _series(self) -> tuple[Step, ...]:
+    def _series(self) -> tuple[Stage, ...]:
         return Server(self._first), *_times(self.inner, self._hop())
 
     def _hop(self) -> Exchange:
@@ -260,7 +260,7 @@ class FedNestCW(_Series):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "D"
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K exchanges of gradients, K of products, one of slopes."""
         last = Exchange(only("w", "lambda"), self._slope, self._step, "stack", draw="fresh")
         return (*self._descent(self.inner), *self._series(), last)
@@ -323,13 +323,13 @@ class SustainCW(_Series):
     def _points(self) -> tuple[str, ...]:
         return ("", "_old") if self.x_momentum == "storm" else ("",)
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K exchanges of products, one of gradients and slopes."""
         down = only("w", "w_old", *("lambda" + p for p in self._points))
         weighting: Weighting = {"w": _own(), "w_old": _own("x_old"), "slope": "stack", "slope_old": "stack"}
         return (*self._series(), Exchange(down, self._both, self._step, weighting, draw="fresh"))
 
-    def _series(self) -> tuple[Step, ...]:
+    def _series(self) -> tuple[Stage, ...]:
         if self.neumann == "full":
             return super()._series()
         hop = replace(self._hop(), when=self._wanted)
@@ -396,7 +396,7 @@ class RfhoCW(_LearnedWeights):
         path = jnp.zeros((self.inner, y.size), y.dtype)
         return {"x": x, "w": y, "path": path, "a": jnp.zeros_like(y), "g_x": jnp.zeros_like(x)}
 
-    def round(self) -> tuple[Step, ...]:
+    def round(self) -> tuple[Stage, ...]:
         """K steps on w, and in reverse K exchanges to go back."""
         weighting: Weighting = {"a": _own(), "Z": _own(), "slope": "stack", "gradient": "stack"}
         if self.mode == "forward":
@@ -463,6 +463,6 @@ def _last_point(server: Tree) -> Tree:
     return {"w": server["path"][-1], "a": server["a"]}
 
 
-def _times(count: int, step: Step) -> tuple[Step, ...]:
+def _times(count: int, step: Stage) -> tuple[Stage, ...]:
     """A step ``count`` times; once without a loop, which would only cost time to compile."""
     return () if count == 0 else (step,) if count == 1 else (Repeat(count, (step,)),)

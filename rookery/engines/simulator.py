@@ -2,35 +2,21 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from rookery.algorithm import Algorithm, Exchange, Repeat, Server
-from rookery.engines.walk import (
-    Careful,
-    Found,
-    Moment,
-    Setting,
-    Walk,
-    all_finite,
-    combine,
-    count_steps,
-    draw_participants,
-    get_rows,
-    mean_of,
-    put_rows,
-    slot_weights,
-)
-from rookery.layout import same_structure
-
-Tree = Any
+from rookery.aggregation.mean import combine, mean_of, slot_weights
+from rookery.algorithm.exchange import Exchange, Repeat, Server
+from rookery.algorithm.setting import Setting, State
+from rookery.algorithm.walk import Moment, Walk, all_finite, count_stages, get_rows, put_rows
+from rookery.problem.layout import same_structure
+from rookery.typing import Tree
 
 LARGE = 20_000
 """A server that holds more numbers than this gains nothing from a program that runs several lanes side by side."""
@@ -51,33 +37,11 @@ class Simulator:
             raise ValueError(f"clients_at_once must be an integer of at least 1, got {number!r}")
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class State:
-    """All that a run needs to go on: what the server holds and what each client keeps, after ``round`` rounds."""
-
-    round: Any
-    server: Tree
-    keep: Tree
-    last: Array
-    """The last round in which each client was counted, −1 if never."""
-    died: Array
-    """−1, or the round in which a number was first not finite; the state is then that before this round."""
-
-
-def initial_state(setting: Setting, x: Array, y: Array) -> State:
-    """The state before round 0."""
-    n = setting.clients.n
-    keep = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), setting.algorithm.keep(x, y))
-    server = jax.tree.map(jnp.copy, setting.algorithm.init(x, y))  # y, z and θ may be one array; states are donated
-    return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))
-
-
 class _Compiled(Walk):
     """Participants side by side under ``vmap``; loops and choices inside the program.
 
     ``Moment.more`` holds the table of what all clients keep, when each was last counted, whether all is finite, and the
-    activity: activity[step] = how often the step was executed, by how many participants, with how many local steps
+    activity: activity[stage] = how often the stage was executed, by how many participants, with how many local steps
     together; the same once more for round 0 alone.
     """
 
@@ -94,48 +58,48 @@ class _Compiled(Walk):
         extra = -ids.shape[0] % group if group < ids.shape[0] else 0
         return jnp.pad(ids, (0, extra), mode="edge"), jnp.pad(mask, (0, extra))
 
-    def repeat(self, step: Repeat, at: Moment, index: Any, number: int) -> Moment:
+    def repeat(self, stage: Repeat, at: Moment, index: Any, number: int) -> Moment:
         """One ``fori_loop``."""
 
         def body(k: Array, at: Moment) -> Moment:
-            return self.run(step.steps, at, index * step.count + k, number)
+            return self.run(stage.stages, at, index * stage.count + k, number)
 
         at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(body, jnp.int32(0), at).carry))
-        return jax.lax.fori_loop(0, step.count, body, at)
+        return jax.lax.fori_loop(0, stage.count, body, at)
 
-    def exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
+    def exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
         """The exchange under a ``cond`` if it has a condition."""
-        do = partial(self._exchange, step, index=index, number=number)
-        if step.when is None:
+        do = partial(self._exchange, stage, index=index, number=number)
+        if stage.when is None:
             return do(at)
         at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(do, at).carry))
-        wanted = step.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
+        wanted = stage.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
         return jax.lax.cond(wanted, do, lambda at: at, at)
 
-    def _exchange(self, step: Exchange, at: Moment, index: Any, number: int) -> Moment:
-        if step.draw == "fresh":
+    def _exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        if stage.draw == "fresh":
             table, last, finite, activity = self.count(at)
             ids, mask = self.draw(at.draws + 1)
             more = table, last, finite, activity
             at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=get_rows(table, ids), more=more)
         else:
             at = replace(at, draws=jnp.maximum(at.draws, 0))
-        down = step.down(at.server)
+        down = stage.down(at.server)
 
-        private = {} if step.private is None else _padded(step.private(at.server), at.ids.shape[0])
+        private = {} if stage.private is None else _padded(stage.private(at.server), at.ids.shape[0])
 
         def one(id: Array, mine: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
             local = self.setting.local(id, self.round, index, self.last[id])
-            return step.client(local, {**down, **mine}, keep, carry)
+            return stage.work(local, {**down, **mine}, keep, carry)
 
         own = (at.ids, private, at.keep, at.carry)
 
         if self.at_once is None or self.at_once >= at.ids.shape[0]:
             up, keep, carry = jax.vmap(one)(*own)
-            received = mean_of(step, at.server, self.setting.clients.weights, at.ids, at.mask, up)
+            received = mean_of(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, up)
         else:
-            received, keep, carry = self._in_groups(step, one, own, at)
-        server = step.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
+            received, keep, carry = self._in_groups(stage, one, own, at)
+        server = stage.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
         table, last, finite, activity = at.more
         finite = finite & all_finite((received, keep))
         more = table, last, finite, self._note(activity, number, at)
@@ -148,10 +112,10 @@ class _Compiled(Walk):
         now = jnp.full(at.ids.shape, self.round, jnp.int32)
         return put_rows(table, at.ids, counted, at.keep), put_rows(last, at.ids, counted, now), finite, activity
 
-    def _in_groups(self, step: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
+    def _in_groups(self, stage: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
         """The same with a bounded number of clients at a time; the mean is summed up group by group."""
         shapes = eqx.filter_eval_shape(jax.vmap(one), *own)[0]
-        weights = slot_weights(step, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
+        weights = slot_weights(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
         stacked = [part for part, w in weights.items() if w is None]
 
         def computed(mask: Array, mine: Tree) -> Tree:
@@ -179,9 +143,9 @@ class _Compiled(Walk):
         rows, keep, carry = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rest)
         return {**total, **rows}, keep, carry
 
-    def server(self, step: Server, at: Moment, index: Any, number: int) -> Moment:
+    def server(self, stage: Server, at: Moment, index: Any, number: int) -> Moment:
         """The server's step."""
-        at = super().server(step, at, index, number)
+        at = super().server(stage, at, index, number)
         table, last, finite, activity = at.more
         return replace(at, more=(table, last, finite, self._note(activity, number, at)))
 
@@ -229,7 +193,7 @@ def _one_round(setting: Setting, state: State, activity: Array, at_once: int | N
 def _advance(fixed: tuple[Setting, Array, Array, int | None, Any], state: State) -> tuple[State, Array]:
     """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
     setting, start, stop, at_once, lanes = fixed
-    shape = (count_steps(setting.algorithm.round()), 2, 3)
+    shape = (count_stages(setting.algorithm.round()), 2, 3)
 
     def run(setting: Setting, state: State) -> tuple[State, Array]:
         def body(round: Array, carried: tuple[State, Array]) -> tuple[State, Array]:
@@ -289,7 +253,7 @@ def deal(setting: Setting, state: State, lanes: tuple[int | None, ...]) -> Share
 def advance(
     setting: Setting, state: State, rounds: int, at_once: int | None, shares: Shares | None = None
 ) -> tuple[State, Array]:
-    """``rounds`` more rounds: the new state, and how active each step was (executions, participants, local steps).
+    """``rounds`` more rounds: the new state, and how active each stage was (executions, participants, local steps).
 
     A batch needs its ``shares``.
     """
@@ -320,56 +284,3 @@ def _share(whole: Tree, axes: Tree, lanes: int | slice) -> Tree:
         return jax.tree.map(lambda leaf: leaf if axis(leaf) is None else leaf[lanes], tree)
 
     return jax.tree.map(cut, axes, whole, is_leaf=lambda axis: axis is None)
-
-
-TINY = 1e-9
-"""A step so small that a round made with it hardly moves."""
-GROWN = 1e6
-"""Numbers that are so many times as large as at the start have grown because of the steps that were made."""
-
-
-def diagnose(setting: Setting, state: State, round: int, x: Array, y: Array) -> tuple[Found | None, str]:
-    """Repeats ``round`` from a frozen state: where the first number was that is not finite, and what to do about it.
-
-    The advice is tried out: the round is repeated once more with steps so small that they cannot be the cause.
-    """
-    walk = _repeated(setting, state, round)
-    largest, before = _largest(state.server), _largest(setting.algorithm.init(x, y))
-    if largest > GROWN * max(1.0, before):
-        return walk.found, f"numbers had grown to {largest:.2g} by then: try smaller rates"
-    careful = replace(setting, algorithm=_with_tiny_steps(setting.algorithm))
-    if _repeated(careful, state, round, walk.ended).found is None:
-        return walk.found, f"with steps of {TINY:g} it is finite: try smaller rates"
-    return walk.found, (
-        f"smaller rates do not help, for it is not finite even with steps of {TINY:g}, from numbers of at most "
-        f"{largest:.3g}: look for a division by 0, log(0), sqrt(0) or a singular matrix in the losses and their derivatives"
-    )
-
-
-def _repeated(setting: Setting, state: State, round: int, until: tuple[int, Any] | None = None) -> Careful:
-    walk = Careful(setting, round, state.last, state.keep, until)
-    ids, mask = draw_participants(setting, walk.round, jnp.int32(0))
-    walk.run(setting.algorithm.round(), Moment(state.server, get_rows(state.keep, ids), None, ids, mask, -1))
-    return walk
-
-
-def _largest(tree: Tree) -> float:
-    floats = [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return max((float(np.abs(leaf).max(initial=0)) for leaf in floats), default=0.0)
-
-
-def _with_tiny_steps(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm with its steps, or if none of its rates is called one, with all its rates at most TINY."""
-    rates = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if not f.metadata.get("static")}
-    steps = [name for name in rates if name.partition("_")[0] in ("eta", "gamma", "lr") or "step" in name]
-    chosen = [name for name in steps or rates if jax.tree.leaves(rates[name])]
-
-    def smaller(rate: Any) -> Any:
-        if isinstance(rate, Algorithm):  # one that is wrapped in another
-            return _with_tiny_steps(rate)
-        plain = eqx.is_array(rate)  # a schedule becomes a constant
-        return jnp.minimum(rate, TINY) if plain else jnp.full((), TINY, jax.tree.leaves(rate)[0].dtype)
-
-    return eqx.tree_at(
-        lambda a: [getattr(a, name) for name in chosen], algorithm, [smaller(rates[name]) for name in chosen]
-    )

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter, ScalarFormatter
 
-from rookery.history import History
 from rookery.report.tables import COSTS, is_fraction, label, spent, summary
+from rookery.solving.history import History
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#666666")
 """Colours that people with colour blindness can tell apart: Okabe and Ito, a dark grey for their yellow."""

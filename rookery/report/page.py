@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rookery import __version__
+from rookery.experiment.folder import Run
 from rookery.report.figures import COLORS, DASHES
 from rookery.report.tables import (
     COSTS,
@@ -35,7 +36,6 @@ from rookery.report.tables import (
     stopped,
     summary,
 )
-from rookery.runs import Run
 
 DARK_COLORS = ("#4C9BDB", "#F0763A", "#22B588", "#E39AC6", "#F3B341", "#9BD8FA", "#F2F2F2", "#777777")
 """The same hues on a dark ground."""

@@ -8,8 +8,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from rookery.history import History
-from rookery.oracles import UNITS
+from rookery.problem.oracles import UNITS
+from rookery.solving.history import History
 
 COSTS = {
     "round": "communication rounds",

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery import partition
-from rookery.clients import Clients, Split
 from rookery.datasets import Dataset
-from rookery.networks import ConvNet, cnn, xavier
-from rookery.problems import Minimax
+from rookery.models.networks import ConvNet, cnn, xavier
+from rookery.problem import partition
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Minimax
 from rookery.tasks.images import Example, Pixels, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 

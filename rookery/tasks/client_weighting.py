@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery import partition
-from rookery.clients import Clients
 from rookery.datasets import Dataset
-from rookery.models import cross_entropy
-from rookery.networks import LeNet5
-from rookery.problems import ClientWeighting
+from rookery.models.layers import cross_entropy
+from rookery.models.networks import LeNet5
+from rookery.problem import partition
+from rookery.problem.clients import Clients
+from rookery.problem.problems import ClientWeighting
 from rookery.tasks.images import Example, Pixels, Score, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 

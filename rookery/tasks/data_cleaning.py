@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery import partition
-from rookery.clients import Clients, Split
 from rookery.datasets import Dataset
-from rookery.models import MLP, cross_entropies, cross_entropy, squared_norm
-from rookery.problems import Bilevel
-from rookery.sets import Box
+from rookery.models.layers import MLP, cross_entropies, cross_entropy, squared_norm
+from rookery.problem import partition
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Bilevel
+from rookery.problem.sets import Box
 from rookery.tasks.hyper_representation import check_network, deal
 from rookery.tasks.images import Example, Pixels, Score, examples
 from rookery.tasks.task import Defaults, Recipe, Task

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery import partition
-from rookery.clients import Clients, Split
 from rookery.datasets import Dataset
-from rookery.models import cross_entropies
-from rookery.networks import ConvNet, cnn
-from rookery.problems import Minimax
-from rookery.sets import Simplex
+from rookery.models.layers import cross_entropies
+from rookery.models.networks import ConvNet, cnn
+from rookery.problem import partition
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Minimax
+from rookery.problem.sets import Simplex
 from rookery.tasks.images import Example, Pixels, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.clients import Clients, Split
 from rookery.datasets import Dataset, Omniglot
-from rookery.models import ConvFeatures, cross_entropy, squared_norm
-from rookery.problems import Bilevel
+from rookery.models.layers import ConvFeatures, cross_entropy, squared_norm
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Bilevel
+from rookery.problem.validation import check_count
 from rookery.tasks.images import Example, Pixels
 from rookery.tasks.task import Defaults, Recipe, Task
-from rookery.validation import check_count
 
 
 class Heads(eqx.Module):

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from rookery import partition
-from rookery.clients import Clients, Split
 from rookery.datasets import Dataset
-from rookery.models import Dense, cross_entropy, squared_norm
-from rookery.problems import Bilevel
+from rookery.models.layers import Dense, cross_entropy, squared_norm
+from rookery.problem import partition
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Bilevel
+from rookery.problem.validation import check_count
 from rookery.tasks.images import Example, Pixels, Score, examples
 from rookery.tasks.task import Defaults, Recipe, Task
-from rookery.validation import check_count
 
 
 class _Upper(eqx.Module):

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from rookery.datasets import Dataset
-from rookery.models import cross_entropy
+from rookery.models.layers import cross_entropy
 
 Example = dict[str, Array]
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery import partition
-from rookery.clients import Clients, Split
 from rookery.datasets import Dataset
-from rookery.models import MLP, cross_entropies, squared_norm
-from rookery.problems import Bilevel
+from rookery.models.layers import MLP, cross_entropies, squared_norm
+from rookery.problem import partition
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Bilevel
 from rookery.tasks.hyper_representation import check_network, deal
 from rookery.tasks.images import Example, Pixels, examples
 from rookery.tasks.task import Defaults, Recipe, Task

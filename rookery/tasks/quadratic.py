@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.clients import Clients, Split
-from rookery.problems import Bilevel, Minimax
+from rookery.problem.clients import Clients, Split
+from rookery.problem.problems import Bilevel, Minimax
 from rookery.tasks.images import Example
 from rookery.tasks.task import Defaults, Recipe, Task
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rookery.clients import Clients
-from rookery.problems import Problem
+from rookery.problem.clients import Clients
+from rookery.problem.problems import Problem
 
 
 @dataclass(frozen=True)

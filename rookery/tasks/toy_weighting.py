@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.clients import Clients, Split
-from rookery.measures import weighting_gradient
-from rookery.problems import ClientWeighting
+from rookery.problem.clients import Clients, Split
+from rookery.problem.measures import weighting_gradient
+from rookery.problem.problems import ClientWeighting
 from rookery.tasks.images import Example
 from rookery.tasks.task import Defaults, Recipe, Task
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rookery.engines.flower.node import Node
-from rookery.engines.flower.processes import (
+from rookery.algorithm.setting import State
+from rookery.engines.flower.federation import Federation, FederationError, Rules, shows_state
+from rookery.engines.flower.launch.processes import (
     Started,
     free_port,
     node_number,
@@ -22,13 +23,12 @@ from rookery.engines.flower.processes import (
     started,
     wait_for_superlink,
 )
-from rookery.engines.flower.server import Federation, FederationError, Rules, shows_state
-from rookery.engines.flower.source import from_memory
-from rookery.engines.flower.transport import Transport
-from rookery.engines.simulator import State
+from rookery.engines.flower.node import Node
+from rookery.engines.flower.site import from_memory
+from rookery.engines.flower.wire.transport import Transport
 
 if TYPE_CHECKING:
-    from rookery.solve import Prepared
+    from rookery.solving.api import Prepared
 
 log = logging.getLogger("rookery.flower")
 
@@ -135,9 +135,9 @@ class Flower(Remote):
         """Opens a run on the SuperLink; starts it, and the nodes, if there is none."""
         logging.getLogger("flwr").setLevel(logging.ERROR)
         if self.superlink is not None:
-            from rookery.engines.flower.adapter import open_run
-            from rookery.engines.flower.claims import KeyedGrid, read_owners
-            from rookery.engines.flower.grid import OverGrid
+            from rookery.engines.flower.wire.adapter import open_run
+            from rookery.engines.flower.wire.claims import KeyedGrid, read_owners
+            from rookery.engines.flower.wire.grid import OverGrid
 
             root = None if self.certificates is None else self.certificates.read_bytes()
             owners = None if self.keys is None else read_owners(self.keys, run.setting.clients.n)
@@ -151,8 +151,8 @@ class Flower(Remote):
             start_superlink(group, int(address.rpartition(":")[2]))
             if self.problem is not None:
                 self._start_processes(group, address, run.setting.clients.n)
-            from rookery.engines.flower.adapter import open_run, ready_to_serve
-            from rookery.engines.flower.grid import OverGrid
+            from rookery.engines.flower.wire.adapter import open_run, ready_to_serve
+            from rookery.engines.flower.wire.grid import OverGrid
 
             ready_to_serve()
             wait_for_superlink(group, f"http://{address}")
@@ -167,12 +167,12 @@ class Flower(Remote):
 
     def _start_processes(self, group: Started, address: str, n: int) -> None:
         assert self.problem is not None
-        command = [sys.executable, "-m", "rookery.commands.nodes", str(group.folder), address, self.problem]
+        command = [sys.executable, "-m", "rookery.cli.nodes", str(group.folder), address, self.problem]
         group.start("nodes", command + [",".join(map(str, clients)) for clients in self._dealt(n)])
 
     @contextmanager
     def _threads(self, address: str, run: "Prepared", folder: Path) -> Iterator[None]:
-        from rookery.engines.flower.adapter import serve
+        from rookery.engines.flower.wire.adapter import serve
 
         setting = run.setting
         x0, y0 = setting.flat.x.unravel(run.x), setting.flat.y.unravel(run.y)

@@ -27,18 +27,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.algorithm import Exchange
-from rookery.clients import Clients, Split
-from rookery.engines.flower.messages import NAME, Begin, End, Keep, Work, read_request
-from rookery.engines.flower.pack import Malformed, pack, plain
-from rookery.engines.flower.source import Source
+from rookery.algorithm.cost import costs_of, described
+from rookery.algorithm.exchange import Exchange
+from rookery.algorithm.setting import Setting
+from rookery.algorithm.walk import count_stages, stage_at
+from rookery.engines.flower.site import Source
 from rookery.engines.flower.store import StateLost, Store
-from rookery.engines.walk import Setting, costs_of, count_steps, described, step_at
-from rookery.layout import Layout, same_structure
-from rookery.participation import Full, Steps
-from rookery.problems import ClientWeighting, Flat
+from rookery.engines.flower.wire.messages import NAME, Begin, End, Keep, Work, read_request
+from rookery.engines.flower.wire.pack import Malformed, pack, plain
+from rookery.problem.clients import Clients, Split
+from rookery.problem.layout import Layout, same_structure
+from rookery.problem.participation import Full, Steps
+from rookery.problem.problems import ClientWeighting, Flat
+from rookery.typing import Tree
 
-Tree = Any
 log = logging.getLogger("rookery.flower")
 
 RUNS = 4
@@ -187,7 +189,7 @@ class Node:
         return [asdict(cost) for cost in costs_of(like, *_arrays((begin.x, begin.y)))]
 
     def _setting(self, begin: Begin, source: Source, data: Clients) -> Setting:
-        from rookery.solve import _with_dtype
+        from rookery.solving.api import _with_dtype
 
         x0, y0 = source.x0, source.y0
         if x0 is None and isinstance(source.problem, ClientWeighting):
@@ -242,7 +244,7 @@ class Node:
     def _check_download(self, run: _Run, work: Work) -> dict[str, str]:
         """The dtypes and shapes of what each client is brought: the same for all, and every time."""
         steps = run.setting.algorithm.round()
-        if work.exchange >= count_steps(steps) or not isinstance(step_at(steps, work.exchange), Exchange):
+        if work.exchange >= count_stages(steps) or not isinstance(stage_at(steps, work.exchange), Exchange):
             raise Refused("error", f"step {work.exchange} of a round is no exchange")
         if work.private and set(work.private) != set(work.clients):
             raise Refused("error", f"private must be given for {work.clients}, it is for {sorted(work.private)}")
@@ -328,9 +330,9 @@ class Node:
 def client_work(setting: Setting, number: int, numbers: Any, down: Tree, keep: Tree, carry: Tree) -> Any:
     """(up, keep, carry) of one client in the exchange ``number`` of a round: one program for each exchange."""
     round, index, id, row, last = numbers
-    step = step_at(setting.algorithm.round(), number)
-    assert isinstance(step, Exchange)
-    return step.client(setting.local(id, round, index, last, row=row), down, keep, carry)
+    stage = stage_at(setting.algorithm.round(), number)
+    assert isinstance(stage, Exchange)
+    return stage.work(setting.local(id, round, index, last, row=row), down, keep, carry)
 
 
 def x64_enabled() -> bool:

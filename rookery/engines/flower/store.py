@@ -13,13 +13,12 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import jax
 
-from rookery.engines.flower.pack import Malformed, pack, unpack
+from rookery.engines.flower.wire.pack import Malformed, pack, unpack
+from rookery.typing import Tree
 
-Tree = Any
 Version = tuple[int, int, int]
 """(round, attempt, draw)."""
 

@@ -1,0 +1,1 @@
+"""What the server makes of the uploads of an exchange."""

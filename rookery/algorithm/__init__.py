@@ -1,0 +1,1 @@
+"""What an algorithm is, and how a round of it is walked through."""

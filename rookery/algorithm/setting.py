@@ -1,0 +1,95 @@
+"""All that a run is (:class:`Setting`) and all that it has become (:class:`State`)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from rookery.algorithm.exchange import Algorithm
+from rookery.algorithm.views import Context, Local
+from rookery.problem.clients import Clients
+from rookery.problem.keys import PARTICIPANTS, fold
+from rookery.problem.oracles import Tally
+from rookery.problem.participation import Participation, Steps
+from rookery.problem.problems import Flat
+from rookery.typing import Tree
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a run is, but for its state. Arrays in it are arguments of the compiled program."""
+
+    flat: Flat
+    algorithm: Algorithm
+    clients: Clients
+    participation: Participation
+    steps: Steps
+    batch_size: tuple[int | None, int | None]
+    key: Array
+    x0: Array
+
+    def local(self, id: Any, round: Any, index: Any, last: Any, **more: Any) -> Local:
+        """What participant ``id`` sees."""
+        return Local(
+            self.flat,
+            self.clients,
+            self.key,
+            self.batch_size,
+            self.steps,
+            id=id,
+            round=round,
+            index=index,
+            last=last,
+            x0=self.x0,
+            **more,
+        )
+
+    def context(self, round: Any, index: Any, ids: Array, mask: Array, tally: Tally | None = None) -> Context:
+        """What the server sees."""
+        return Context(
+            self.flat,
+            self.clients,
+            self.key,
+            self.batch_size,
+            self.steps,
+            round=round,
+            index=index,
+            ids=ids,
+            mask=mask,
+            tally=tally,
+        )
+
+    def participants(self, round: Any, fresh: Any) -> tuple[Array, Array]:
+        """(ids, mask) of a round's draw number ``fresh``."""
+        return self.participation.draw(fold(self.key, PARTICIPANTS, round, fresh), self.clients.n, round, fresh)
+
+
+jax.tree_util.register_dataclass(
+    Setting,
+    data_fields=["flat", "algorithm", "clients", "participation", "steps", "key", "x0"],
+    meta_fields=["batch_size"],
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """All that a run needs to go on: what the server holds and what each client keeps, after ``round`` rounds."""
+
+    round: Any
+    server: Tree
+    keep: Tree
+    last: Array
+    """The last round in which each client was counted, −1 if never."""
+    died: Array
+    """−1, or the round in which a number was first not finite; the state is then that before this round."""
+
+
+def initial_state(setting: Setting, x: Array, y: Array) -> State:
+    """The state before round 0."""
+    n = setting.clients.n
+    keep = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), setting.algorithm.keep(x, y))
+    server = jax.tree.map(jnp.copy, setting.algorithm.init(x, y))  # y, z and θ may be one array; states are donated
+    return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))

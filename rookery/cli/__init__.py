@@ -1,0 +1,1 @@
+"""The ``rookery`` command, one file a command."""

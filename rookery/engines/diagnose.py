@@ -1,0 +1,222 @@
+"""Where a run that diverged met its first number that is not finite, found when somebody asks."""
+
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.aggregation.mean import mean_of
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
+from rookery.algorithm.setting import Setting, State
+from rookery.algorithm.walk import Moment, Walk, get_rows, not_finite, put_rows, stage_at
+from rookery.typing import Tree
+
+
+class Found(NamedTuple):
+    """The first place of a round that held a number that is not finite."""
+
+    exchange: int | None
+    client: int | None
+    """None: it was the server's own step."""
+    step: int | None
+    """None: it did not arise in the client's local loop."""
+    variable: str
+
+
+class Careful(Walk):
+    """One participant after the other, looking for the first number that is not finite.
+
+    The work of a participant and that of the server are compiled, once for all participants and lanes: an answer should
+    take as long as a compilation, not as a thousand operations one by one. ``until`` is a step of the round and its pass,
+    after which the walk ends.
+    """
+
+    def __init__(self, setting: Setting, round: int, last: Array, table: Tree, until: tuple[int, Any] | None = None):
+        super().__init__(setting, jnp.int32(round))
+        self.last = last
+        self.table = table
+        self.until = until
+        self.ended: tuple[int, Any] | None = None
+        """The step, and its pass, after which nothing was computed any more."""
+        self.found: Found | None = None
+
+    def _end(self, number: int, index: Any, found: Found | None) -> None:
+        if found is not None or self.until == (number, index):
+            self.found, self.ended = found, (number, index)
+
+    def repeat(self, stage: Repeat, at: Moment, index: Any, number: int) -> Moment:
+        """A Python loop."""
+        for k in range(stage.count):
+            at = self.run(stage.stages, at, index * stage.count + k, number)
+        return at
+
+    def server(self, stage: Server, at: Moment, index: Any, number: int) -> Moment:
+        """The server's step."""
+        return self._served(at, index, number, None)
+
+    def exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """A Python loop over the participants."""
+        if self.ended is not None or not self._wanted(stage, at, index, number):
+            return at
+        if stage.draw == "fresh":
+            self.table = put_rows(self.table, at.ids, at.mask, at.keep)
+            ids, mask = draw_participants(self.setting, self.round, jnp.int32(at.draws + 1))
+            keep = get_rows(self.table, ids)
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=keep)
+        else:
+            at = replace(at, draws=max(at.draws, 0))
+        results = []
+        for slot in range(at.ids.shape[0]):
+            results.append(self._made(at, index, number, slot, self.setting.steps.high))
+            if bool(at.mask[slot]) and (name := _spoiled(results[-1])):
+                found = Found(number, int(at.ids[slot]), self._bad_step(at, index, number, slot), name)
+                self._end(number, index, found)
+                return at
+        up, keep, carry = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
+        return self._served(replace(at, keep=keep, carry=carry), index, number, up)
+
+    def _wanted(self, stage: Exchange, at: Moment, index: Any, number: int) -> bool:
+        where = self.round, jnp.int32(index)
+        return stage.when is None or bool(_wanted(self.setting, number, *where, at.server, at.ids, at.mask))
+
+    def _made(self, at: Moment, index: Any, number: int, slot: int, stop: int) -> tuple[Tree, Tree, Tree]:
+        """(up, keep, carry) of one participant whose local loops end before step ``stop``."""
+        where = self.round, jnp.int32(index)
+        state = at.server, at.ids, at.keep, at.carry, self.last
+        made: tuple[Tree, Tree, Tree] = _made(self.setting, number, *where, *state, jnp.int32(slot), jnp.int32(stop))
+        return made
+
+    def _bad_step(self, at: Moment, index: Any, number: int, slot: int) -> int | None:
+        """The local step that spoils the upload, by bisection: all is well before step ``good``, not before ``bad``."""
+        if _spoiled(self._made(at, index, number, slot, 0)):
+            return None
+        good, bad = 0, self.setting.steps.high
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            good, bad = (good, middle) if _spoiled(self._made(at, index, number, slot, middle)) else (middle, bad)
+        return good
+
+    def _served(self, at: Moment, index: Any, number: int, up: Tree) -> Moment:
+        if self.ended is not None:
+            return at
+        where = self.round, jnp.int32(index)
+        at = replace(at, server=_served(self.setting, number, *where, at.server, at.ids, at.mask, up))
+        name = not_finite(at.server)
+        self._end(number, index, Found(number, None, None, name) if name else None)
+        return at
+
+
+def _spoiled(made: tuple[Tree, Tree, Tree]) -> str | None:
+    up, keep, _ = made
+    return not_finite({**up, "kept": keep})
+
+
+_compiled: Any = partial(
+    eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+)
+"""For programs that run a few times: what they save is less than it takes to make them faster."""
+
+
+@_compiled
+def draw_participants(setting: Setting, round: Array, fresh: Array) -> tuple[Array, Array]:
+    """(ids, mask) of a draw, compiled: eagerly its loop would be compiled anew for each."""
+    return setting.participants(round, fresh)
+
+
+@_compiled
+def _wanted(setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array) -> Any:
+    stage = stage_at(setting.algorithm.round(), number)
+    return stage.when(server, setting.context(round, index, ids, mask))  # type: ignore[union-attr, misc]
+
+
+@_compiled
+def _made(
+    setting: Setting,
+    number: int,
+    round: Array,
+    index: Array,
+    server: Tree,
+    ids: Array,
+    keep: Tree,
+    carry: Tree,
+    last: Array,
+    slot: Array,
+    stop: Array,
+) -> tuple[Tree, Tree, Tree]:
+    """What the participant of one slot makes of an exchange."""
+    stage = stage_at(setting.algorithm.round(), number)
+    assert isinstance(stage, Exchange)
+    private = {} if stage.private is None else stage.private(server)
+    mine, own, kept = jax.tree.map(lambda leaf: leaf[slot], (private, keep, carry))
+    local = setting.local(ids[slot], round, index, last[ids[slot]], stop=stop)
+    return stage.work(local, {**stage.down(server), **mine}, own, kept)
+
+
+@_compiled
+def _served(
+    setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array, up: Tree
+) -> Tree:
+    """The server's state after a step."""
+    stage = stage_at(setting.algorithm.round(), number)
+    context = setting.context(round, index, ids, mask)
+    if isinstance(stage, Server):
+        return stage.fn(context, server)
+    return stage.server(context, server, mean_of(stage.weighting, server, setting.clients.weights, ids, mask, up))
+
+
+TINY = 1e-9
+"""A step so small that a round made with it hardly moves."""
+GROWN = 1e6
+"""Numbers that are so many times as large as at the start have grown because of the steps that were made."""
+
+
+def diagnose(setting: Setting, state: State, round: int, x: Array, y: Array) -> tuple[Found | None, str]:
+    """Repeats ``round`` from a frozen state: where the first number was that is not finite, and what to do about it.
+
+    The advice is tried out: the round is repeated once more with steps so small that they cannot be the cause.
+    """
+    walk = _repeated(setting, state, round)
+    largest, before = _largest(state.server), _largest(setting.algorithm.init(x, y))
+    if largest > GROWN * max(1.0, before):
+        return walk.found, f"numbers had grown to {largest:.2g} by then: try smaller rates"
+    careful = replace(setting, algorithm=_with_tiny_steps(setting.algorithm))
+    if _repeated(careful, state, round, walk.ended).found is None:
+        return walk.found, f"with steps of {TINY:g} it is finite: try smaller rates"
+    return walk.found, (
+        f"smaller rates do not help, for it is not finite even with steps of {TINY:g}, from numbers of at most "
+        f"{largest:.3g}: look for a division by 0, log(0), sqrt(0) or a singular matrix in the losses and their derivatives"
+    )
+
+
+def _repeated(setting: Setting, state: State, round: int, until: tuple[int, Any] | None = None) -> Careful:
+    walk = Careful(setting, round, state.last, state.keep, until)
+    ids, mask = draw_participants(setting, walk.round, jnp.int32(0))
+    walk.run(setting.algorithm.round(), Moment(state.server, get_rows(state.keep, ids), None, ids, mask, -1))
+    return walk
+
+
+def _largest(tree: Tree) -> float:
+    floats = [np.asarray(leaf) for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return max((float(np.abs(leaf).max(initial=0)) for leaf in floats), default=0.0)
+
+
+def _with_tiny_steps(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm with its steps, or if none of its rates is called one, with all its rates at most TINY."""
+    rates = {f.name: getattr(algorithm, f.name) for f in fields(algorithm) if not f.metadata.get("static")}
+    steps = [name for name in rates if name.partition("_")[0] in ("eta", "gamma", "lr") or "step" in name]
+    chosen = [name for name in steps or rates if jax.tree.leaves(rates[name])]
+
+    def smaller(rate: Any) -> Any:
+        if isinstance(rate, Algorithm):  # one that is wrapped in another
+            return _with_tiny_steps(rate)
+        plain = eqx.is_array(rate)  # a schedule becomes a constant
+        return jnp.minimum(rate, TINY) if plain else jnp.full((), TINY, jax.tree.leaves(rate)[0].dtype)
+
+    return eqx.tree_at(
+        lambda a: [getattr(a, name) for name in chosen], algorithm, [smaller(rates[name]) for name in chosen]
+    )

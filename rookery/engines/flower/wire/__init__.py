@@ -1,0 +1,1 @@
+"""What crosses between server and nodes, and what carries it."""

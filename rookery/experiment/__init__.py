@@ -1,0 +1,1 @@
+"""Runs on disk: their settings, folders and checkpoints."""

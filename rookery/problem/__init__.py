@@ -1,0 +1,1 @@
+"""What is solved: problems, their data, and derivatives."""

@@ -1,0 +1,1 @@
+"""The papers' experiments, and the page that compares them."""

@@ -1,0 +1,1 @@
+"""``rk.solve`` and ``rk.solve_many``: checks, rounds, history."""
