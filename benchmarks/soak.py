@@ -114,7 +114,7 @@ class Soaked(Watched):
         while not stop.wait(KILL_EVERY):
             process = dice.choice(list(node_processes(self.folder).values()))
             with suppress(OSError):  # it is just being started again
-                if b"rookery.cli.nodes" in Path(f"/proc/{process}/cmdline").read_bytes():
+                if b"rookery.cli.starter" in Path(f"/proc/{process}/cmdline").read_bytes():
                     os.kill(process, signal.SIGKILL)
                     self.seen["killed"] = self.seen.get("killed", 0) + 1
 

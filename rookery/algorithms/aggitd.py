@@ -9,8 +9,9 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.views import Context, Local
+from rookery.algorithms.checks import check_counts, check_rates, require
 from rookery.algorithms.fednest import svrg_steps, uniform_below
-from rookery.algorithms.steps import check_count, check_rates, only, require
+from rookery.algorithms.steps import only
 from rookery.problem.schedules import at
 from rookery.typing import Tree, Weighting
 
@@ -49,7 +50,7 @@ class FBOAggITD(Algorithm):
 
     def __check_init__(self) -> None:
         check_rates(self, "gamma_x", "eta_y", *([] if self.neumann_step is None else ["neumann_step"]))
-        check_count(self, "inner")
+        check_counts(self, "inner")
         require(not (self.svrg and self.exact_itd), self, "svrg", self.svrg, "False if exact_itd=True")
 
     def init(self, x: Array, y: Array) -> Tree:

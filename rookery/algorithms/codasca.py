@@ -16,14 +16,15 @@ from jax import Array
 
 from rookery.algorithm.exchange import Exchange, Stage
 from rookery.algorithm.views import Context, Local
+from rookery.algorithms.checks import check_counts, check_positive, check_rates, require
 from rookery.algorithms.fedsgda import DescentAscent, correction, server_step
-from rookery.algorithms.steps import Vectors, check_count, check_positive, check_rates, only, require, zeros
+from rookery.algorithms.steps import only, zeros
 from rookery.problem.clients import Clients
 from rookery.problem.layout import Layout
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
 from rookery.problem.schedules import at
-from rookery.typing import Tree
+from rookery.typing import Tree, Vectors
 
 
 class CODAPlus(DescentAscent):
@@ -70,7 +71,7 @@ class CODAPlus(DescentAscent):
         if self.clip is not None:
             check_positive(self, "clip")
         if self.stage is not None:
-            check_count(self, "stage")
+            check_counts(self, "stage")
 
     def init(self, x: Array, y: Array) -> Tree:
         """The reference is the start; for the means of stages their iterates are summed up."""

@@ -9,8 +9,9 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.views import Context, Local
+from rookery.algorithms.checks import check_counts, check_rates, require
 from rookery.algorithms.fednest import sgd_steps
-from rookery.algorithms.steps import check_count, check_rates, only, require
+from rookery.algorithms.steps import only
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
@@ -47,9 +48,9 @@ class CommFedBiO(Algorithm):
 
     def __check_init__(self) -> None:
         check_rates(self, "gamma_x", "eta_y", "eta_z")
-        check_count(self, "products")
+        check_counts(self, "products")
         if self.k is not None:
-            check_count(self, "k")
+            check_counts(self, "k")
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """k is at most the size of y."""

@@ -6,7 +6,8 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import check_rates, only
+from rookery.algorithms.checks import check_rates
+from rookery.algorithms.steps import only
 from rookery.problem.schedules import at
 from rookery.typing import Tree
 

@@ -10,27 +10,13 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import (
-    Vectors,
-    ball,
-    batches,
-    check_constant,
-    check_count,
-    check_positive,
-    check_rates,
-    directions,
-    feasible,
-    known,
-    local_hypergradient,
-    only,
-    require,
-    storm,
-)
+from rookery.algorithms.checks import check_constant, check_counts, check_positive, check_rates, known, require
+from rookery.algorithms.steps import ball, batches, directions, feasible, local_hypergradient, only, storm
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
 from rookery.problem.schedules import at
-from rookery.typing import Tree
+from rookery.typing import Tree, Vectors
 
 
 class FedBiO(Algorithm):
@@ -125,7 +111,7 @@ class TwoAverages(Algorithm):
         check_positive(self, "delta")
         _check_momentum(self, *(f"c_{v}" for v in self.variables))
         if self.first_batch is not None:
-            check_count(self, "first_batch")
+            check_counts(self, "first_batch")
 
     def init(self, x: Array, y: Array) -> Tree:
         """z starts at 0; the first directions are the clients' own, in round 0."""
@@ -257,7 +243,7 @@ class FedBiOLocal(Algorithm):
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y")
         check_positive(self, "neumann_step")
-        check_count(self, "products", least=0)
+        check_counts(self, "products", least=0)
 
     def init(self, x: Array, y: Array) -> Tree:
         """The server holds x alone."""
@@ -323,7 +309,7 @@ class FedBiOAccLocal(FedBiOLocal):
         check_rates(self, "offset")
         _check_momentum(self, "c_x", "c_y")
         if self.first_batch is not None:
-            check_count(self, "first_batch")
+            check_counts(self, "first_batch")
 
     def init(self, x: Array, y: Array) -> Tree:
         """The first directions are the clients' own, in round 0."""

@@ -9,8 +9,9 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.views import Context, Local
+from rookery.algorithms.checks import check_counts, check_rates
 from rookery.algorithms.fednest import uniform_below
-from rookery.algorithms.steps import check_count, check_rates, only
+from rookery.algorithms.steps import only
 from rookery.problem.keys import Stream
 from rookery.problem.schedules import at
 from rookery.typing import Tree, Weighting
@@ -45,8 +46,8 @@ class FedMBO(Algorithm):
 
     def __check_init__(self) -> None:
         check_rates(self, "gamma_x", "gamma_y", "neumann_step")
-        check_count(self, "inner")
-        check_count(self, "products")
+        check_counts(self, "inner")
+        check_counts(self, "products")
 
     def round(self) -> tuple[Stage, ...]:
         """Steps on y, then the chains: their start, up to N − 1 hops, their end.

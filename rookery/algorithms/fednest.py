@@ -8,7 +8,8 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import check_count, check_rates, local_hypergradient, only, require
+from rookery.algorithms.checks import check_counts, check_rates, require
+from rookery.algorithms.steps import local_hypergradient, only
 from rookery.problem.keys import Stream
 from rookery.problem.schedules import at
 from rookery.typing import Tree
@@ -30,8 +31,8 @@ class Nested(Algorithm):
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y")
-        check_count(self, "inner")
-        check_count(self, "outer_steps")
+        check_counts(self, "inner")
+        check_counts(self, "outer_steps")
 
     def init(self, x: Array, y: Array) -> Tree:
         """The anchors q and h start at 0."""
@@ -148,7 +149,7 @@ class FedNest(Nested):
     def __check_init__(self) -> None:
         _check_neumann_step(self)
         require(self.neumann in ("full", "random"), self, "neumann", self.neumann, "'full' or 'random'")
-        check_count(self, "products", least=1 if self.neumann == "random" else 0)
+        check_counts(self, "products", least=1 if self.neumann == "random" else 0)
         require(not self.code_series or self.neumann == "full", self, "code_series", True, "False if neumann='random'")
 
     def init(self, x: Array, y: Array) -> Tree:
@@ -258,7 +259,7 @@ class LFedNest(Nested):
 
     def __check_init__(self) -> None:
         _check_neumann_step(self)
-        check_count(self, "products", least=0)
+        check_counts(self, "products", least=0)
 
     def init(self, x: Array, y: Array) -> Tree:
         """No anchors."""

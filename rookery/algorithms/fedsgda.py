@@ -12,13 +12,14 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import Vectors, add, check_count, check_fraction, check_rates, known, only, require
+from rookery.algorithms.checks import check_counts, check_fraction, check_rates, known, require
+from rookery.algorithms.steps import add, only
 from rookery.problem.clients import Clients
 from rookery.problem.oracles import Objective
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
 from rookery.problem.schedules import at
-from rookery.typing import Tree
+from rookery.typing import Tree, Vectors
 
 
 class DescentAscent(Algorithm):
@@ -119,7 +120,7 @@ class LocalSGDAPlus(LocalSGDA):
     snapshot: int = eqx.field(static=True, default=1)
 
     def __check_init__(self) -> None:
-        check_count(self, "snapshot")
+        check_counts(self, "snapshot")
 
     def init(self, x: Array, y: Array) -> Tree:
         """The first snapshot is the start."""
@@ -295,7 +296,7 @@ class FedSGDAM(LocalSGDA):
     def __check_init__(self) -> None:
         check_fraction(self, "alpha", "beta", zero=True)
         if self.first_batch is not None:
-            check_count(self, "first_batch")
+            check_counts(self, "first_batch")
 
     def init(self, x: Array, y: Array) -> Tree:
         """The first estimates are the clients' own, in round 0."""

@@ -10,9 +10,10 @@ from jax import Array
 
 from rookery.algorithm.exchange import Exchange, Stage
 from rookery.algorithm.views import Context, Local
+from rookery.algorithms.checks import check_counts, check_fraction, check_positive
 from rookery.algorithms.fedbio import TwoAverages
-from rookery.algorithms.steps import Vectors, check_count, check_fraction, check_positive, local_hypergradient, only
-from rookery.typing import Tree
+from rookery.algorithms.steps import local_hypergradient, only
+from rookery.typing import Tree, Vectors
 
 
 class LocalBSGVR(TwoAverages):
@@ -40,7 +41,7 @@ class LocalBSGVR(TwoAverages):
 
     def __check_init__(self) -> None:
         check_positive(self, "neumann_step")
-        check_count(self, "products", least=0)
+        check_counts(self, "products", least=0)
 
     def _at(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
         g = local.g(k, "y", ahead=ahead, times=times)

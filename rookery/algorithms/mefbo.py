@@ -9,7 +9,8 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import add, check_positive, check_rates, known, only, zeros
+from rookery.algorithms.checks import check_positive, check_rates, known
+from rookery.algorithms.steps import add, only, zeros
 from rookery.problem.clients import Clients
 from rookery.problem.oracles import saddle
 from rookery.problem.participation import Steps

@@ -9,15 +9,8 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import (
-    ball,
-    check_constant,
-    check_count,
-    check_equal_weights,
-    check_positive,
-    check_rates,
-    only,
-)
+from rookery.algorithms.checks import check_constant, check_counts, check_equal_weights, check_positive, check_rates
+from rookery.algorithms.steps import ball, only
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
@@ -59,7 +52,7 @@ class PrimalDual(Algorithm):
         check_rates(self, "eta_x", "eta_w", "eta_lambda", "penalty")
         check_constant(self, "penalty")
         check_positive(self, "radius")
-        check_count(self, "inner")
+        check_counts(self, "inner")
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """The clients have no weights but x."""

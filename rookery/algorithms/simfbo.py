@@ -12,23 +12,10 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.steps import (
-    Vectors,
-    add,
-    ball,
-    batches,
-    check_fraction,
-    check_positive,
-    check_rates,
-    directions,
-    feasible,
-    only,
-    require,
-    storm,
-    zeros,
-)
+from rookery.algorithms.checks import check_fraction, check_positive, check_rates, require
+from rookery.algorithms.steps import add, ball, batches, directions, feasible, only, storm, zeros
 from rookery.problem.schedules import at
-from rookery.typing import Tree
+from rookery.typing import Tree, Vectors
 
 
 class SimFBO(Algorithm):

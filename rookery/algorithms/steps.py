@@ -3,16 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from rookery.algorithm.views import Local
-from rookery.problem.clients import Clients
 from rookery.problem.oracles import Objective, neumann
-from rookery.problem.schedules import Schedule
-
-Vectors = dict[str, Array]
+from rookery.typing import Vectors
 
 
 class Batches(NamedTuple):
@@ -96,80 +91,3 @@ def zeros(v: Vectors) -> Vectors:
 def only(*names: str) -> Any:
     """The ``down`` that broadcasts these parts of the server's state."""
     return lambda server: {name: server[name] for name in names}
-
-
-def require(ok: Any, owner: object, name: str, value: Any, accepted: str) -> None:
-    """Raises ``ValueError`` naming the hyperparameter, its value and what is accepted."""
-    if not ok:
-        raise ValueError(f"{type(owner).__name__}: {name} must be {accepted}, got {value!r}")
-
-
-def known(value: Any) -> np.ndarray | None:
-    """The value of a hyperparameter as an array (not a number if it is none), or None if it is traced or a schedule."""
-    if isinstance(value, Tracer | Schedule):
-        return None
-    array = np.asarray(value)
-    number = np.issubdtype(array.dtype, np.number) and not isinstance(value, list | tuple)
-    return array if number else np.asarray(np.nan)
-
-
-def check_rates(owner: object, *names: str) -> None:
-    """Rates are finite numbers, not negative."""
-    for name in names:
-        value = getattr(owner, name)
-        array = known(value)
-        if array is not None:
-            number = np.issubdtype(array.dtype, np.number)
-            require(number and np.isfinite(array).all() and (array >= 0).all(), owner, name, value, "a number >= 0")
-
-
-def check_constant(owner: object, *names: str) -> None:
-    """Not a schedule."""
-    for name in names:
-        value = getattr(owner, name)
-        require(not isinstance(value, Schedule), owner, name, value, "a number, not a schedule")
-
-
-def check_positive(owner: object, *names: str, schedule: bool = False) -> None:
-    """Positive numbers, infinity included; no schedules unless they are allowed."""
-    for name in names:
-        value = getattr(owner, name)
-        if not schedule:
-            check_constant(owner, name)
-        array = known(value)
-        if array is not None:
-            require(np.issubdtype(array.dtype, np.number) and (array > 0).all(), owner, name, value, "positive")
-
-
-def check_fraction(owner: object, *names: str, zero: bool = False, schedule: bool = False) -> None:
-    """Momentum weights are in (0, 1] (with ``zero``: in [0, 1]); no schedules unless they are allowed."""
-    for name in names:
-        value = getattr(owner, name)
-        if not schedule:
-            check_constant(owner, name)
-        array = known(value)
-        if array is not None:
-            above = (array >= 0).all() if zero else (array > 0).all()
-            require(above and (array <= 1).all(), owner, name, value, "in [0, 1]" if zero else "in (0, 1]")
-
-
-def check_count(owner: object, name: str, least: int = 1) -> None:
-    """A static integer."""
-    value = getattr(owner, name)
-    require(
-        isinstance(value, int) and not isinstance(value, bool) and value >= least,
-        owner,
-        name,
-        value,
-        f"an integer >= {least}",
-    )
-
-
-def check_equal_weights(owner: object, clients: Clients) -> None:
-    """Client weighting has weights x of its own: p_i that were given would be ignored."""
-    p = np.asarray(clients.weights)
-    if not np.allclose(p, 1 / p.size, rtol=1e-4, atol=0):
-        raise ValueError(
-            f"weights: {type(owner).__name__} weights clients by x, which starts at x0, and would ignore "
-            f"Clients(weights=...), got weights from {p.min():g} to {p.max():g}; leave weights out"
-        )

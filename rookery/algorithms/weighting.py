@@ -15,17 +15,17 @@ from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server, Stage
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.fednest import uniform_below
-from rookery.algorithms.steps import (
-    check_count,
+from rookery.algorithms.checks import (
+    check_counts,
     check_equal_weights,
     check_fraction,
     check_positive,
     check_rates,
     known,
-    only,
     require,
 )
+from rookery.algorithms.fednest import uniform_below
+from rookery.algorithms.steps import only
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
@@ -52,7 +52,7 @@ class FixedWeights(Algorithm):
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_w")
-        check_count(self, "inner")
+        check_counts(self, "inner")
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """The clients have no weights but x."""

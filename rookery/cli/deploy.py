@@ -46,9 +46,9 @@ def run_command(
     Example: rookery deploy run --superlink 127.0.0.1:8000 --problem my_problem.py --algorithm FedBiO --out runs/first
     """
     from rookery.engines.flower.engine import Flower
-    from rookery.engines.flower.site import open_source
     from rookery.experiment.deployed import run_deployed
     from rookery.experiment.settings import parse_value
+    from rookery.experiment.source import open_site
 
     config = {
         "algorithm": algorithm, "rates": rates, "rounds": rounds, "every": every, "participants": participants,
@@ -61,7 +61,7 @@ def run_command(
         superlink=superlink, certificates=root_certificates, keys=node_keys, quorum=least, attempts=attempts,
         over_selection=over_selection, deadline=deadline, patience=patience,
     )  # fmt: skip
-    solution = run_deployed(open_source(problem), config, engine, out, Path(problem).stem)
+    solution = run_deployed(open_site(problem), config, engine, out, Path(problem).stem)
     typer.echo(f"{solution.rounds} rounds are done: {out}")
 
 
@@ -122,11 +122,11 @@ _APP = '''"""The {side}'s side of the federation."""
 from pathlib import Path
 
 from rookery.engines.flower.app import {side}_app
-from rookery.engines.flower.source import open_source
+from rookery.engines.flower.source import open_site
 
 PROBLEM = str(Path(__file__).with_name("{inside}"))
 
-app = {side}_app(lambda: open_source(PROBLEM){more})
+app = {side}_app(lambda: open_site(PROBLEM){more})
 '''
 
 _PROJECT = """[build-system]

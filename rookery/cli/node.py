@@ -30,7 +30,8 @@ def node(
     from rookery.engines.flower.engine import is_loopback
     from rookery.engines.flower.launch.processes import require_flower
     from rookery.engines.flower.node import Node
-    from rookery.engines.flower.site import open_source, partitions
+    from rookery.engines.flower.site import partitions
+    from rookery.experiment.source import open_site
 
     require_flower()
     if root_certificates is None and not is_loopback(superlink):
@@ -45,7 +46,7 @@ def node(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else every look for messages is a line
     clients = partitions(partition, "--partition")
-    hosted = Node(lambda: open_source(problem), clients, folder, name)
+    hosted = Node(lambda: open_site(problem), clients, folder, name)
     stop = threading.Event()
 
     def end(*_: Any) -> None:

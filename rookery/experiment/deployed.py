@@ -10,9 +10,10 @@ import numpy as np
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import Setting
+from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name, check_solves, name_of
 from rookery.engines.flower.engine import Remote
-from rookery.engines.flower.site import Source, from_rates, tell_algorithm
+from rookery.engines.flower.site import Site
 from rookery.experiment.folder import Plan, go_in_folder
 from rookery.experiment.settings import _batch_size, _participants, _range, parse_value
 from rookery.problem.clients import Clients, Split
@@ -47,7 +48,7 @@ DEFAULTS: dict[str, Any] = {
 """What an order is made of, as text and numbers: the options of a deployed run with their defaults."""
 
 
-def read_order(source: Source, config: Mapping[str, Any]) -> Order:
+def read_order(source: Site, config: Mapping[str, Any]) -> Order:
     """An order from the options in :data:`DEFAULTS`; rates are NAME=VALUE with spaces between them."""
     rates = {}
     for pair in str(config["rates"]).split():
@@ -59,7 +60,7 @@ def read_order(source: Source, config: Mapping[str, Any]) -> Order:
     kind = source.algorithms[chosen] if chosen in source.algorithms else by_name(chosen)
     steps, participants = _range(config["local-steps"]), _participants(config["participants"])
     return Order(
-        from_rates(kind, rates),
+        make_algorithm(kind, rates),
         key=int(config["seed"]),
         participation=Bernoulli(participants) if isinstance(participants, float) else _uniform(participants),
         local_steps=Steps(*steps) if isinstance(steps, tuple) else steps,
@@ -71,7 +72,7 @@ def _uniform(participants: int | None) -> Participation | None:
     return None if participants is None else Uniform(participants)
 
 
-def prepare_without_data(source: Source, order: Order, engine: Remote) -> Prepared:
+def prepare_without_data(source: Site, order: Order, engine: Remote) -> Prepared:
     """The run, ready to go on nodes. Losses are not tried out here: there is nothing to try them on."""
     x0, n = source.x0, source.n
     if x0 is None and isinstance(source.problem, ClientWeighting):
@@ -102,7 +103,7 @@ def _nothing(x: Any, y: Any) -> dict[str, Any]:
     return {}
 
 
-def run_deployed(source: Source, config: Mapping[str, Any], engine: Remote, folder: Path, title: str) -> Solution:
+def run_deployed(source: Site, config: Mapping[str, Any], engine: Remote, folder: Path, title: str) -> Solution:
     """Makes a run on nodes in a folder: the same files as any other run's, with a checkpoint after every round.
 
     Where the folder holds an unfinished run, that one is gone on with.

@@ -15,16 +15,16 @@ from flwr.serverapp import Grid, ServerApp
 
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.node import Node
-from rookery.engines.flower.site import Source
+from rookery.engines.flower.site import Site
 from rookery.engines.flower.wire.claims import KeyedGrid, read_owners
 from rookery.engines.flower.wire.grid import OverGrid
 from rookery.engines.flower.wire.grid import client_app as _handing_on
 from rookery.experiment.deployed import run_deployed
 
-OpenSource = Callable[[], Source]
+OpenSite = Callable[[], Site]
 
 
-def client_app(open_source: OpenSource) -> ClientApp:
+def client_app(open_site: OpenSite) -> ClientApp:
     """The app of a node: ``--node-config 'partition-id=3 folder="..."'``; clients' state is stored in the folder."""
     nodes: dict[Path, Node] = {}
 
@@ -37,20 +37,20 @@ def client_app(open_source: OpenSource) -> ClientApp:
         if folder not in nodes:
             jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))  # the next process finds it there
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-            nodes[folder] = Node(open_source, [partition], folder, f"client-{partition}")
+            nodes[folder] = Node(open_site, [partition], folder, f"client-{partition}")
         return nodes[folder].answer(request)
 
     return _handing_on(answer)
 
 
-def server_app(open_source: OpenSource, title: str) -> ServerApp:
+def server_app(open_site: OpenSite, title: str) -> ServerApp:
     """The app of the server; the run's configuration names the algorithm and the numbers of the run."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        source, quorum, listed = open_source(), config["quorum"], str(config["node-keys"])
+        source, quorum, listed = open_site(), config["quorum"], str(config["node-keys"])
         pace = 0.1, 1.0  # seconds between looks for answers, at first and at most
         owners = read_owners(Path(listed).expanduser(), source.n) if listed else None
         engine = _Lasting(

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import tomli_w
 
 from rookery.algorithm.exchange import Algorithm
+from rookery.algorithms.rates import as_kind_of, check_names, make_algorithm, plain
 from rookery.algorithms.registry import by_name, name_of
 from rookery.datasets import load, load_omniglot
 from rookery.names import unknown
-from rookery.problem import schedules
 from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform
 from rookery.tasks import RECIPES, Recipe, Task
 
@@ -64,7 +63,7 @@ class Settings:
 
     def make_algorithm(self, **rates: Any) -> Algorithm:
         """The algorithm with its rates, some of them replaced."""
-        return make_algorithm(self.algorithm, {**self.rates, **rates})
+        return make_algorithm(by_name(self.algorithm), {**self.rates, **rates})
 
     def make_tasks(self) -> list[Task]:
         """One task for each seed."""
@@ -80,15 +79,15 @@ class Settings:
     def tables(self) -> dict[str, dict[str, Any]]:
         """[run], [task] and [algorithm] as TOML has them, which :func:`resolve` takes back."""
         names = [f.name for f in dataclasses.fields(self) if f.name not in ("options", "rates")]
-        run = {name: _plain(getattr(self, name)) for name in names if name != "clients_at_once"}
+        run = {name: plain(getattr(self, name)) for name in names if name != "clients_at_once"}
         if self.clients_at_once is not None:
             run["clients_at_once"] = self.clients_at_once
         kind = by_name(self.algorithm)
         rates = {f.name: f.default for f in dataclasses.fields(kind)} | dict(self.rates)
         return {
             "run": run,
-            "task": {name: _plain(value) for name, value in self.options.items() if value is not None},
-            "algorithm": {name: _plain(value) for name, value in rates.items() if value is not None},
+            "task": {name: plain(value) for name, value in self.options.items() if value is not None},
+            "algorithm": {name: plain(value) for name, value in rates.items() if value is not None},
         }
 
 
@@ -100,7 +99,7 @@ def resolve(
     """  # fmt: skip
     given = {name: value for name, value in run.items() if value is not None}
     known = {f.name for f in dataclasses.fields(Settings)} - {"options", "rates"}
-    _check_names(given, known, "[run]")
+    check_names(given, known, "[run]")
     recipe = recipe_of(str(given.get("task", "")))
     dataset = str(given.get("dataset", next(iter(recipe.defaults))))
     if dataset not in recipe.defaults:
@@ -113,9 +112,9 @@ def resolve(
     options = {
         key: p.default for key, p in recipe.options.items() if p.default is not p.empty
     } | dict(defaults.options)  # fmt: skip
-    _check_names(task or {}, set(recipe.options), f"[task] of {recipe.name}")
+    check_names(task or {}, set(recipe.options), f"[task] of {recipe.name}")
     for key, value in (task or {}).items():
-        options[key] = _as(options.get(key), value, f"task.{key}")
+        options[key] = as_kind_of(options.get(key), value, f"task.{key}")
     rates = {**defaults.rates.get(name, {}), **(algorithm or {})}
     settings = Settings(
         task=recipe.name,
@@ -204,61 +203,6 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def make_algorithm(name: str, rates: Mapping[str, Any]) -> Algorithm:
-    """An algorithm from its name and its rates, as TOML has them."""
-    kind = by_name(name)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    _check_names(rates, set(fields), f"[algorithm] {name}")
-    values = {key: _rate(fields[key], value, f"{name}.{key}") for key, value in rates.items()}
-    return kind(**values)
-
-
-SCHEDULES: dict[str, Any] = {"Power": schedules.Power, "Cosine": schedules.Cosine}
-
-
-def _rate(field: Any, value: Any, name: str) -> Any:
-    if isinstance(value, Mapping):
-        kind = SCHEDULES.get(str(value.get("schedule")))
-        if kind is None:
-            raise ValueError(f"{name}.schedule must be one of {', '.join(SCHEDULES)}, got {value.get('schedule')!r}")
-        numbers = {key: each for key, each in value.items() if key != "schedule"}
-        _check_names(numbers, {f.name for f in dataclasses.fields(kind)}, f"{name}: {kind.__name__}")
-        try:
-            return kind(**{key: float(each) for key, each in numbers.items()})
-        except TypeError as error:
-            raise ValueError(f"{name}: {error}") from None
-    if isinstance(value, schedules.Schedule) or value is None:
-        return value
-    if field.metadata.get("static"):
-        return _as(field.default, value, name)
-    if isinstance(value, list | tuple):
-        return tuple(float(each) for each in value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number or a schedule, got {value!r}")
-    return float(value)
-
-
-def _as(default: Any, value: Any, name: str) -> Any:
-    """The value, if it is of the kind of the default."""
-    kinds: dict[Any, Any] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
-    wanted = kinds.get(type(default))
-    if wanted is None:
-        return tuple(value) if isinstance(value, list) else value
-    if not isinstance(value, wanted) or (bool not in wanted and isinstance(value, bool)):
-        raise ValueError(f"{name} must be {_article(type(default))}, got {value!r}")
-    return float(value) if isinstance(default, float) else value
-
-
-def _article(kind: type) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}[kind]
-
-
-def _check_names(given: Mapping[str, Any], known: set[str], where: str) -> None:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{where}: {unknown(name, sorted(known))}")
-
-
 def _whole(value: Any, name: str, least: int = 1, most: int = 2**31 - 1) -> int:
     try:
         number = int(str(value))
@@ -302,17 +246,3 @@ def _batch_size(value: Any) -> BatchSize:
         raise ValueError(f"batch_size must be a number, 'all' or LOWER,UPPER, got {value!r}")
     sizes = [None if part in (None, "all", "None") else _whole(part, "batch_size") for part in parts]
     return sizes[0] if len(sizes) == 1 else (sizes[0], sizes[1])
-
-
-def _plain(value: Any) -> Any:
-    """A value that TOML can hold."""
-    if value is None:
-        return "all"
-    if isinstance(value, schedules.Schedule):
-        fields = {f.name: float(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"schedule": type(value).__name__, **fields}
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    if eqx.is_array(value):
-        return value.tolist()
-    return value

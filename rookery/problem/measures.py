@@ -164,7 +164,7 @@ def _extragradient(
     return _or_nan(moved <= tol, 2 * smoothness * (x - u))
 
 
-class Weighting(NamedTuple):
+class WeightingGradient(NamedTuple):
     """Stationarity of client weights: ∂f_0(w*(x))/∂x, ‖x − Π(x − s·gradient)‖ and that divided by s; w*(x), λ*(x).
 
     Unless w* and λ* ``converged`` the first three are NaN.
@@ -180,13 +180,13 @@ class Weighting(NamedTuple):
 
 def weighting_gradient(
     problem: ClientWeighting, clients: Clients, x: Array, w: Any, step: float = 1e-3, tol: float | None = None
-) -> Weighting:
+) -> WeightingGradient:
     """∂f_0(w*(x))/∂x_i = λ*ᵀ∇f_i(w*), λ* = −[Σ x_j ∇²f_j(w*)]⁻¹ ∇f_0(w*), and the projected stationarity of x."""
     flat, x_, w_ = _flatten(problem, x, w)
     gradient, w_, dual, converged, moved = _stationarity(
         flat, clients, x_, w_, jnp.asarray(step, x_.dtype), _tol(tol, w_)
     )
-    return Weighting(gradient, moved, moved / step, flat.y.unravel(w_), flat.y.unravel(dual), converged)
+    return WeightingGradient(gradient, moved, moved / step, flat.y.unravel(w_), flat.y.unravel(dual), converged)
 
 
 @eqx.filter_jit

@@ -167,7 +167,7 @@ class Flower(Remote):
 
     def _start_processes(self, group: Started, address: str, n: int) -> None:
         assert self.problem is not None
-        command = [sys.executable, "-m", "rookery.cli.nodes", str(group.folder), address, self.problem]
+        command = [sys.executable, "-m", "rookery.cli.starter", str(group.folder), address, self.problem]
         group.start("nodes", command + [",".join(map(str, clients)) for clients in self._dealt(n)])
 
     @contextmanager

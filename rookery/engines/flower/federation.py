@@ -20,8 +20,8 @@ from rookery.algorithm.cost import Cost, described
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
 from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, Walk, all_finite, count_stages, not_finite, stage_at
+from rookery.algorithms.rates import tell_algorithm
 from rookery.engines.flower.node import x64_enabled
-from rookery.engines.flower.site import tell_algorithm
 from rookery.engines.flower.store import Version
 from rookery.engines.flower.wire.messages import Answer, Greeting, read_answer, read_greeting
 from rookery.engines.flower.wire.pack import pack, plain

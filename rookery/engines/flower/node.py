@@ -31,7 +31,7 @@ from rookery.algorithm.cost import costs_of, described
 from rookery.algorithm.exchange import Exchange
 from rookery.algorithm.setting import Setting
 from rookery.algorithm.walk import count_stages, stage_at
-from rookery.engines.flower.site import Source
+from rookery.engines.flower.site import Site
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.flower.wire.messages import NAME, Begin, End, Keep, Work, read_request
 from rookery.engines.flower.wire.pack import Malformed, pack, plain
@@ -84,22 +84,22 @@ class _Run:
 
 
 class Node:
-    """Hosts ``clients`` of the problem that ``open_source()`` gives, and answers requests.
+    """Hosts ``clients`` of the problem that ``open_site()`` gives, and answers requests.
 
     What clients keep is stored below ``folder``, or in memory only without one. The problem and the data are loaded when
     the first run begins, in its precision.
     """
 
     def __init__(
-        self, open_source: Callable[[], Source], clients: Sequence[int], folder: Path | None = None, name: str = ""
+        self, open_site: Callable[[], Site], clients: Sequence[int], folder: Path | None = None, name: str = ""
     ):
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
             raise ValueError(f"partitions must be different whole numbers, at least one, got {list(clients)}")
         self.clients = sorted(clients)
         self.name = plain(name or "node of " + ", ".join(map(str, self.clients)), NAME - 3)
-        self._open_source = open_source
+        self._open_source = open_site
         self._folder = folder
-        self._source: Source | None = None
+        self._source: Site | None = None
         self._data: Clients | None = None
         self._runs: dict[str, _Run] = {}
         self._lock = threading.Lock()
@@ -188,7 +188,7 @@ class Node:
         like = replace(setting, clients=Clients(lower, upper, server=row(own.lower)))
         return [asdict(cost) for cost in costs_of(like, *_arrays((begin.x, begin.y)))]
 
-    def _setting(self, begin: Begin, source: Source, data: Clients) -> Setting:
+    def _setting(self, begin: Begin, source: Site, data: Clients) -> Setting:
         from rookery.solving.api import _with_dtype
 
         x0, y0 = source.x0, source.y0

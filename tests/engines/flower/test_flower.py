@@ -21,17 +21,19 @@ import pytest
 
 import rookery as rk
 from rookery.algorithm.walk import Moment
+from rookery.algorithms.rates import tell_algorithm
 from rookery.cli.node import node as node_command
 from rookery.engines.diagnose import Careful
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.federation import FederationError, Rules
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.engines.flower.node import Node
-from rookery.engines.flower.site import from_memory, from_module, open_source, partitions, tell_algorithm
+from rookery.engines.flower.site import from_memory, partitions
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.flower.wire.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.deployed import Order, prepare_without_data
+from rookery.experiment.source import from_module, open_site
 from rookery.solving.api import prepare
 
 N = 4
@@ -786,7 +788,7 @@ def test_a_problem_module_and_a_server_without_data():
     how = {"participation": 2, "batch_size": 8, "local_steps": rk.Steps(1, 3)}
     task = source.problem, rk.MeFBO(), rk.Clients(lower, upper), source.x0, source.y0
     expected = rk.solve(*task, rounds=4, every=2, evaluate=source.evaluate, **how)
-    nodes = [Node(lambda: open_source(str(EXAMPLE)), clients) for clients in ([0], [1, 2, 3])]
+    nodes = [Node(lambda: open_site(str(EXAMPLE)), clients) for clients in ([0], [1, 2, 3])]
     run = prepare_without_data(source, Order(rk.MeFBO(), **how), Over(transport=Direct(nodes)))
     assert sum(leaf.size for leaf in jax.tree.leaves(run.setting.clients.lower.data)) == 1
     found = run.go(4, 2, False)
@@ -830,7 +832,7 @@ def test_a_bad_problem_module_is_told(tmp_path, change, message):
 def test_unknown_sources_are_told(tmp_path):
     for name, message in (("no.such.module", "no module no.such.module"), (str(tmp_path / "x.py"), "no file")):
         with pytest.raises(ValueError, match=message):
-            open_source(name)
+            open_site(name)
     with pytest.raises(ValueError, match=r"partition must be in 0\.\.3, got 7"):
         from_memory(PROBLEMS["minimax"], make_clients(), 0, 0).load([7])
 
@@ -840,10 +842,10 @@ def test_a_node_with_another_problem_is_refused(tmp_path):
     path.write_text(MODULE)
     case = Case(rk.MeFBO())
     with pytest.raises(FederationError, match="node of 0 cannot take part: the run has 4 clients, the problem here 3"):
-        case.federate(Direct([Node(lambda: open_source(str(path)), [0])]), 1)
+        case.federate(Direct([Node(lambda: open_site(str(path)), [0])]), 1)
     path.write_text(MODULE.replace("num_clients = 3", "num_clients = 4").replace("np.zeros(2", "np.zeros(3"))
     with pytest.raises(FederationError, match=r"x0 of the run is float32\[2\], of the problem here float32\[3\]"):
-        case.federate(Direct([Node(lambda: open_source(str(path)), [0])]), 1)
+        case.federate(Direct([Node(lambda: open_site(str(path)), [0])]), 1)
 
 
 @pytest.mark.parametrize("name", list(rk.registry))
@@ -866,7 +868,7 @@ def test_settings_as_a_source(tmp_path):
 
     settings = resolve({"task": "quadratic-bilevel", "clients": 3}, {"dimension": 2})
     write_toml(tmp_path / "config.toml", settings.tables())
-    source = open_source(str(tmp_path / "config.toml"))
+    source = open_site(str(tmp_path / "config.toml"))
     task = settings.make_tasks()[0]
     assert source.n == 3
     for client in range(3):

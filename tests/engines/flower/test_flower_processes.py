@@ -35,9 +35,9 @@ from rookery.engines.flower.launch.processes import (
     wait_for_superlink,
     wait_until_reachable,
 )
-from rookery.engines.flower.site import open_source
 from rookery.experiment import folder as runs
 from rookery.experiment.settings import resolve, write_toml
+from rookery.experiment.source import open_site
 
 if importlib.util.find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
@@ -548,7 +548,7 @@ def test_the_app_of_a_run_of_a_task(tmp_path):
         for side in ("client", "server"):
             module = importlib.import_module(f"federation.{side}_app")
             assert type(module.app).__name__ == f"{side.title()}App"
-        source = open_source(module.PROBLEM)
+        source = open_site(module.PROBLEM)
         assert source.n == 3
     finally:
         sys.path.remove(str(tmp_path / "App 1"))

@@ -1,4 +1,4 @@
-"""Several nodes on one machine: ``python -m rookery.cli.nodes FOLDER SUPERLINK PROBLEM PARTITION...``.
+"""Several nodes on one machine: ``python -m rookery.cli.starter FOLDER SUPERLINK PROBLEM PARTITION...``.
 
 What a node imports takes two seconds of a core. Here it is imported once, and each node is a fork of that; one that ends
 is started again, if that does not happen too often, and the server reads here which it was. What a node prints goes to its
