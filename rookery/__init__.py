@@ -5,7 +5,7 @@ functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with a
 """
 
 from rookery import _importing  # noqa: F401
-from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.aggitd import FBOAggITD
 from rookery.algorithms.codasca import CODASCA, CODAPlus
@@ -45,6 +45,7 @@ from rookery.algorithms.weighting import (
     SustainCW,
     ValidationOnly,
 )
+from rookery.engines.base import Divergence, Engine, Run, Session, Stopped
 from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
 from rookery.problem import measures, partition
@@ -53,9 +54,11 @@ from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Unifor
 from rookery.problem.problems import Bilevel, ClientWeighting, Minimax
 from rookery.problem.schedules import Cosine, Power, Schedule
 from rookery.problem.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
-from rookery.solving.api import Diverged, Divergence, Lanes, Solution, Stopped, solve, solve_many
+from rookery.solving.api import solve, solve_many
 from rookery.solving.check import check_algorithm
 from rookery.solving.history import History
+from rookery.solving.lanes import Lanes
+from rookery.solving.solution import Diverged, Solution
 
 __version__ = "0.1.0"
 
@@ -83,6 +86,7 @@ __all__ = [
     "DistBiOAcc",
     "Diverged",
     "Divergence",
+    "Engine",
     "ExactGD",
     "Exchange",
     "FBOAggITD",
@@ -121,9 +125,12 @@ __all__ = [
     "Product",
     "Repeat",
     "Replay",
+    "Reply",
     "RfhoCW",
+    "Run",
     "Schedule",
     "Server",
+    "Session",
     "ShroFBO",
     "SimFBO",
     "Simplex",

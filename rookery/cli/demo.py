@@ -5,14 +5,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rookery.experiment.folder import Run, find_runs, start_run
+from rookery.experiment.folder import StoredRun, find_runs
+from rookery.experiment.running import start_run
 from rookery.experiment.settings import resolve
 from rookery.report import final_table, plot_curves, write_page
 
 ALGORITHMS = ("MeFBO", "FedBiO", "FedBiOAcc", "SimFBO", "ASFBO", "LA-ASFBO")
 
 
-def run_demo(out: Path, rounds: int, seeds: int, progress: bool | None = None) -> list[Run]:
+def run_demo(out: Path, rounds: int, seeds: int, progress: bool | None = None) -> list[StoredRun]:
     """Runs every algorithm with all seeds in one program, shows a table and leaves the runs and a report in ``out``.
 
     The rates are the defaults of the task, from a grid on held-out training data; they show the library and are not the

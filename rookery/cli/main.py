@@ -25,7 +25,9 @@ from rookery.cli.demo import run_demo
 from rookery.cli.node import node
 from rookery.datasets import DATASETS
 from rookery.engines.flower.engine import Flower
-from rookery.experiment.folder import Run, find_runs, read_run, resume_run, start_run, usable_cores
+from rookery.experiment.environment import usable_cores
+from rookery.experiment.folder import StoredRun, find_runs, read_run
+from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import (
     Settings,
     assignments,
@@ -52,8 +54,8 @@ from rookery.reproduction.experiment import rows as reproduction_rows
 from rookery.reproduction.experiment import save as save_cell
 from rookery.reproduction.experiment import tune as tune_method
 from rookery.reproduction.experiment import write_docs as write_reproduction
-from rookery.solving.api import Solution
 from rookery.solving.history import History
+from rookery.solving.solution import Solution
 from rookery.stopping import Interrupted, asked, end, heard
 from rookery.tasks import RECIPES
 
@@ -225,7 +227,7 @@ def resume(
     if (folder / "result.safetensors").exists():
         typer.echo(f"{folder} is finished.", err=True)
     watch = _tensorboard(folder) if tensorboard else None
-    how = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
     _finish(folder, lambda: resume_run(folder, **how), as_json)
 
 
@@ -618,15 +620,15 @@ def _finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _final(run: Run) -> dict[str, Any]:
+def _final(run: StoredRun) -> dict[str, Any]:
     """The last row, for machines."""
     last = {name: np.asarray(value).tolist() for name, value in run.history.last.items()}
     return {"folder": str(run.path), "metric": run.metric, "final": last}
 
 
-def _show(runs: list[Run]) -> None:
+def _show(runs: list[StoredRun]) -> None:
     """A table for each task and data set."""
-    groups: dict[tuple[str, str], list[Run]] = {}
+    groups: dict[tuple[str, str], list[StoredRun]] = {}
     for each in runs:
         groups.setdefault((each.config["run"]["task"], each.config["run"]["dataset"]), []).append(each)
     for (task, dataset), members in groups.items():
@@ -634,14 +636,14 @@ def _show(runs: list[Run]) -> None:
         Console().print(final_table(_labelled(members), first.metric, f"{task} on {dataset}", first.higher_is_better))
 
 
-def _labelled(runs: list[Run]) -> dict[str, History]:
+def _labelled(runs: list[StoredRun]) -> dict[str, History]:
     names = [each.name for each in runs]
     return {
         each.name if names.count(each.name) == 1 else f"{each.name} ({each.path.name})": each.history for each in runs
     }
 
 
-def _write_report(runs: list[Run], page: Path, title: str | None = None) -> tuple[Path, Path]:
+def _write_report(runs: list[StoredRun], page: Path, title: str | None = None) -> tuple[Path, Path]:
     page.parent.mkdir(parents=True, exist_ok=True)
     write_page(runs, page, title)
     alike = [each for each in runs if each.config["run"]["task"] == runs[0].config["run"]["task"]]

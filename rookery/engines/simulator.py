@@ -1,7 +1,9 @@
 """The simulator: a whole run as one compiled program, with nothing on the host between rounds."""
 
 import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,9 +14,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.aggregation.mean import combine, mean_of, slot_weights
+from rookery.algorithm.cost import Cost
 from rookery.algorithm.exchange import Exchange, Repeat, Server
 from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, Walk, all_finite, count_stages, get_rows, put_rows
+from rookery.engines.base import Divergence, Engine, Run, Stopped
+from rookery.engines.diagnose import Found, diagnose
 from rookery.problem.layout import same_structure
 from rookery.typing import Tree
 
@@ -23,7 +28,7 @@ LARGE = 20_000
 
 
 @dataclass(frozen=True)
-class Simulator:
+class Simulator(Engine):
     """Runs the clients of a round side by side on this machine.
 
     ``clients_at_once`` bounds how many are computed at a time where memory asks for it; the default is all.
@@ -35,6 +40,52 @@ class Simulator:
         number = self.clients_at_once
         if number is not None and (not isinstance(number, int) or number < 1):
             raise ValueError(f"clients_at_once must be an integer of at least 1, got {number!r}")
+
+    def check(self, run: Run) -> None:
+        """The clients' data are here."""
+        if run.costs is None:
+            raise ValueError("engine: rk.Simulator() needs the clients' data here, these clients have theirs elsewhere")
+
+    @contextmanager
+    def open(self, run: Run) -> Iterator["Simulation"]:
+        """A session in this process."""
+        shares = None
+        if run.clients_axes is not None:
+            shares = deal(run.setting, jax.eval_shape(run.initial_state), run.clients_axes)
+        yield Simulation(run.setting, run.costs or (), self.clients_at_once, shares)
+
+    def diagnose(self, run: Run, state: State, stopped: Stopped) -> Divergence:
+        """The last round is repeated, one client after the other."""
+        state = replace(state, round=None)
+        if stopped.lane is not None:
+            state = jax.tree.map(lambda leaf: leaf[stopped.lane], state)
+        alone = run.lane(stopped.lane or 0)
+        found, advice = diagnose(alone.setting, state, stopped.round, alone.x, alone.y)
+        if found is None:  # in another order of additions it is finite
+            found = Found(None, None, None, "the server's state")
+        return Divergence(stopped.round, *found, advice, stopped.lane)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Rounds in this process."""
+
+    setting: Setting
+    costs: Sequence[Cost]
+    at_once: int | None
+    shares: "Shares | None"
+    stride: None = None
+
+    def advance(self, state: State, rounds: int) -> tuple[State, Array]:
+        """One call of the compiled program, or one a share of the lanes."""
+        return advance(self.setting, state, rounds, self.at_once, self.shares)
+
+    def gather(self, state: State, final: bool) -> State:
+        """All of the state is here."""
+        return state
+
+    def memory(self) -> None:
+        """The state is all there is."""
 
 
 class _Compiled(Walk):

@@ -16,8 +16,7 @@ from rookery.datasets import load, load_omniglot
 from rookery.names import unknown
 from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform
 from rookery.tasks import RECIPES, Recipe, Task
-
-BatchSize = int | tuple[int | None, int | None] | None
+from rookery.typing import BatchSize
 
 
 @dataclass(frozen=True)
@@ -121,9 +120,9 @@ def resolve(
         dataset=dataset,
         algorithm=name,
         clients=_whole(given.get("clients", defaults.clients), "clients"),
-        participants=_participants(given.get("participants", defaults.participants)),
-        local_steps=_range(given.get("local_steps", defaults.local_steps)),
-        batch_size=_batch_size(given.get("batch_size", defaults.batch_size)),
+        participants=read_participants(given.get("participants", defaults.participants)),
+        local_steps=read_steps(given.get("local_steps", defaults.local_steps)),
+        batch_size=read_batch_size(given.get("batch_size", defaults.batch_size)),
         rounds=rounds,
         every=_whole(given.get("every", max(1, rounds // 30)), "every"),
         seed=_whole(given.get("seed", 0), "seed", 0, 2**32 - seeds),  # JAX drops what is beyond 32 bits
@@ -214,7 +213,8 @@ def _whole(value: Any, name: str, least: int = 1, most: int = 2**31 - 1) -> int:
     return number
 
 
-def _participants(value: Any) -> int | float | None:
+def read_participants(value: Any) -> int | float | None:
+    """A number of clients, a probability of taking part, or None for all."""
     if value is None or value == "all":
         return None
     text = str(value)
@@ -228,7 +228,8 @@ def _participants(value: Any) -> int | float | None:
     raise ValueError(f"participants must be a number of clients, a probability in (0, 1] or 'all', got {value!r}")
 
 
-def _range(value: Any) -> int | tuple[int, int]:
+def read_steps(value: Any) -> int | tuple[int, int]:
+    """A number of local steps, or a range."""
     parts = list(value) if isinstance(value, list | tuple) else str(value).split("-")
     if len(parts) == 1:
         return _whole(parts[0], "local_steps")
@@ -240,7 +241,8 @@ def _range(value: Any) -> int | tuple[int, int]:
     return low, high
 
 
-def _batch_size(value: Any) -> BatchSize:
+def read_batch_size(value: Any) -> BatchSize:
+    """One size, or (lower, upper); None takes whole sets."""
     parts = list(value) if isinstance(value, list | tuple) else [value] if value is None else str(value).split(",")
     if not 1 <= len(parts) <= 2:
         raise ValueError(f"batch_size must be a number, 'all' or LOWER,UPPER, got {value!r}")

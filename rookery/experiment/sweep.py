@@ -12,7 +12,9 @@ from rich.progress import Progress
 from rookery.algorithm.exchange import Algorithm
 from rookery.engines.simulator import Simulator
 from rookery.experiment.settings import Settings
-from rookery.solving.api import Lanes, prepare_many
+from rookery.solving.lanes import Lanes
+from rookery.solving.loop import make_rounds
+from rookery.solving.prepare import many, prepare
 from rookery.tasks import Task
 
 
@@ -141,7 +143,7 @@ def _scores(
     settings: Settings, tasks: Sequence[Task], jobs: Sequence[tuple[Algorithm, int]], metric: str
 ) -> list[float]:
     lane_tasks = [tasks[seed] for _, seed in jobs]
-    run = prepare_many(
+    given = many(
         tasks[0].problem,
         [algorithm for algorithm, _ in jobs],
         [task.clients for task in lane_tasks],
@@ -154,7 +156,7 @@ def _scores(
         evaluate=Lanes([task.evaluate for task in lane_tasks]),
         engine=Simulator(settings.clients_at_once),
     )
-    solution = run.go(settings.rounds, settings.rounds, progress=False)
+    solution = make_rounds(prepare(given), settings.rounds, settings.rounds, progress=False)
     final = np.array(solution.history.last[metric], float)
     for each in solution.diverged:
         final[each.lane] = np.nan

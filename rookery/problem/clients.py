@@ -119,6 +119,8 @@ class Clients(eqx.Module):
     upper: Split
     weights: Array
     server: Split | None
+    here: bool = eqx.field(static=True)
+    """Whether the clients' data are in this process; see :meth:`elsewhere`."""
 
     def __init__(self, lower: Any, upper: Any = None, weights: Any = None, server: Any = None):
         self.lower = Split.of(lower, "lower")
@@ -133,6 +135,14 @@ class Clients(eqx.Module):
             raise ValueError(f"weights must be non-negative and sum to 1, got smallest {p.min():g}, sum {p.sum():g}")
         self.weights = jnp.asarray(p, jnp.result_type(float))
         self.server = None if server is None else Split(server, [np.arange(_length(server, "server"))], "server")
+        self.here = True
+
+    @classmethod
+    def elsewhere(cls, n: int, weights: Any = None, server: Any = None) -> "Clients":
+        """``n`` clients whose data are on nodes of their own, as a server without data knows them."""
+        clients = cls(Split.shared({"elsewhere": np.zeros(1)}, n), weights=weights, server=server)
+        object.__setattr__(clients, "here", False)
+        return clients
 
     @property
     def n(self) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rookery import __version__
-from rookery.experiment.folder import Run
+from rookery.experiment.folder import StoredRun
 from rookery.report.figures import COLORS, DASHES
 from rookery.report.tables import (
     COSTS,
@@ -46,7 +46,7 @@ _NOT_COMPARED = {("run", "command"), ("run", "task"), ("run", "dataset"), ("run"
 _LONGEST_SUFFIX = 40
 
 
-def write_page(runs: Sequence[Run], path: str | os.PathLike[str], title: str | None = None) -> None:
+def write_page(runs: Sequence[StoredRun], path: str | os.PathLike[str], title: str | None = None) -> None:
     """Writes the report on ``runs`` to ``path``: curves, final values, configurations, commands.
 
     There is one section for each (task, dataset). Seeds that are not finite or were stopped are left out of means, and
@@ -79,11 +79,11 @@ def embedded(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page_data(runs: Sequence[Run], title: str | None = None) -> dict[str, Any]:
+def page_data(runs: Sequence[StoredRun], title: str | None = None) -> dict[str, Any]:
     """All that the page shows, as JSON can hold it (a number that is not finite is None)."""
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
-    grouped: dict[tuple[str, str], list[Run]] = {}
+    grouped: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         about = run.config["run"]
         grouped.setdefault((str(about.get("task", "")), str(about.get("dataset", ""))), []).append(run)
@@ -94,7 +94,7 @@ def page_data(runs: Sequence[Run], title: str | None = None) -> dict[str, Any]:
     return {"title": title, "version": __version__, "dashes": DASHES, "costs": COSTS, "sections": sections}
 
 
-def _section(about: tuple[str, str], runs: Sequence[Run], styles: dict[str, int]) -> dict[str, Any]:
+def _section(about: tuple[str, str], runs: Sequence[StoredRun], styles: dict[str, int]) -> dict[str, Any]:
     names = distinct_names(runs)
     described = [_run(run, name, styles.setdefault(name, len(styles))) for run, name in zip(runs, names, strict=True)]
     shown = _metrics(runs)
@@ -123,7 +123,7 @@ def _heading(task: str, dataset: str) -> str:
     return heading[:1].upper() + heading[1:] or "Runs"
 
 
-def _metrics(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _metrics(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
     names = dict.fromkeys(name for run in runs for name in metrics(run.history))
     counts = {run.config["run"].get("metric"): run.config["run"].get("higher_is_better") for run in runs}
     return [
@@ -146,7 +146,7 @@ def _best(finals: Sequence[float | None], higher: bool | None) -> list[int]:
     return [number for number, mean in enumerate(means) if mean == top]
 
 
-def _run(run: Run, name: str, style: int) -> dict[str, Any]:
+def _run(run: StoredRun, name: str, style: int) -> dict[str, Any]:
     history = run.history
     described: dict[str, Any] = {
         "name": name,
@@ -181,7 +181,7 @@ def _numbers(values: np.ndarray) -> list[float | int | None]:
     return [int(value) if value is not None and value.is_integer() else value for value in rounded]
 
 
-def notes(run: Run) -> list[str]:
+def notes(run: StoredRun) -> list[str]:
     """What a reader must know of a run: seeds left out of the mean, an early end."""
     history = run.history
     if not len(history):
@@ -209,7 +209,7 @@ def _left_out(count: int, width: int, why: str) -> str:
     return f"{count} of {width} seeds left out of the mean: {why}."
 
 
-def distinct_names(runs: Sequence[Run]) -> list[str]:
+def distinct_names(runs: Sequence[StoredRun]) -> list[str]:
     """A name of its own for each run: the algorithm; with what differs, or the folder, where several share it."""
     names = [run.name for run in runs]
     names = _tell_apart(names, lambda members: _suffixes([runs[i].config for i in members]))

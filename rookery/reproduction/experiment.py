@@ -23,13 +23,15 @@ import jax
 import numpy as np
 from scipy import stats
 
-from rookery.experiment.folder import environment, prepare_run
+from rookery.experiment.environment import environment
+from rookery.experiment.running import prepare_run
 from rookery.experiment.settings import Settings, resolve, write_toml
 from rookery.experiment.sweep import best, best_settings, grid, sweep
 from rookery.names import unknown
 from rookery.report.figures import Curve, plot_panels
 from rookery.report.tables import spent
 from rookery.solving.history import History
+from rookery.solving.loop import make_rounds
 
 PRESETS = Path(__file__).parent / "presets"
 SIZES = ("full", "quick", "tiny")
@@ -153,7 +155,7 @@ def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: b
     clock = time.perf_counter()
     jax.clear_caches()  # of cells before: a process has room for so many compiled programs, see docs/design.md
     prepared, _ = prepare_run(cell.settings)
-    solution = prepared.go(cell.settings.rounds, cell.settings.every, progress)
+    solution = make_rounds(prepared, cell.settings.rounds, cell.settings.every, progress)
     axis, at = axis_at
     history = solution.history
     values = history[metric].astype(float)

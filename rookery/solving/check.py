@@ -17,7 +17,9 @@ from rookery.problem.clients import Clients
 from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform
 from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.sets import Box, Set
-from rookery.solving.api import Diverged, Solution, prepare, solve, solve_many
+from rookery.solving.api import solve, solve_many
+from rookery.solving.prepare import prepare, single
+from rookery.solving.solution import Diverged, Solution
 from rookery.typing import Tree
 
 ROUNDS = 4
@@ -336,7 +338,7 @@ class _Check:
             start = self.clients, self.x0, self.y0
             try:
                 with self._doing("a first run", ValueError):
-                    prepare(self.problem, self.algorithm, *start, local_steps=steps, batch_size=2)
+                    prepare(single(self.problem, self.algorithm, *start, local_steps=steps, batch_size=2))
             except ValueError as error:
                 refused = error
             else:

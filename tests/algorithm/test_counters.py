@@ -12,7 +12,7 @@ from rookery.algorithm.cost import Cost
 from tests.helpers import small_problems as small
 from tests.helpers.draws import Draws
 
-SOLVE = import_module("rookery.solving.api")
+SIMULATOR, PREPARE = import_module("rookery.engines.simulator"), import_module("rookery.solving.prepare")
 DX, DY, N, ROUNDS, Q = small.DX, small.DY, 4, 3, 5
 D = DX + 2 * DY
 
@@ -202,7 +202,7 @@ def test_a_round_costs_what_the_tables_say(monkeypatch, worlds, name, row, steps
     problem, clients, x0 = worlds[kind.solves[0]]
     setting = {"participation": 2, "local_steps": steps, "batch_size": 2, "key": 4}
     work = work_of(setting, clients)
-    monkeypatch.setattr(SOLVE, "advance", only_traced(work))
+    monkeypatch.setattr(SIMULATOR, "advance", only_traced(work))
     solution = rk.solve(problem, kind(**row.options), clients, x0, jnp.zeros(DY), rounds=ROUNDS, every=ROUNDS,
                         evaluate=nothing, **setting)  # fmt: skip
     expect(row, solution.history.last, work)
@@ -265,7 +265,7 @@ def test_lanes_count_their_own_and_do_not_overflow_32_bits(monkeypatch, worlds):
     for lane, work in enumerate(works):
         expect(TABLE["FedBiO"], history.lane(lane).last, work)
     huge = Cost(True, down=2**33, up=2**40 + 1, calls={"hvp": (2**32, 2**33)}, local_steps=True)
-    monkeypatch.setattr(SOLVE, "costs_of", lambda *_: [huge])
+    monkeypatch.setattr(PREPARE, "costs_of", lambda *_: [huge])
     history = run()
     for lane, ((participants, steps), _) in enumerate(works):
         last = history.lane(lane).last
@@ -276,7 +276,7 @@ def test_lanes_count_their_own_and_do_not_overflow_32_bits(monkeypatch, worlds):
 
 def test_activities_near_2_to_the_31(monkeypatch, worlds):
     much = 2**31 - 1
-    monkeypatch.setattr(SOLVE, "advance", only_traced([[much, much], [0, 0]]))
+    monkeypatch.setattr(SIMULATOR, "advance", only_traced([[much, much], [0, 0]]))
     last = real(worlds, rk.FedBiO(), participation=2, key=4).history.last
     assert last["bytes_down"] == 8 * D * much
     assert last["grad_f"] == 2 * much

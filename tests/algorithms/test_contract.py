@@ -198,14 +198,12 @@ def nudge(advance):
     return nudged
 
 
-SOLVE, WALK = (
-    import_module("rookery.solving.api"),
-    import_module("rookery.algorithm.walk"),
-)
+SIMULATOR, COST = import_module("rookery.engines.simulator"), import_module("rookery.algorithm.cost")
+PREPARE = import_module("rookery.solving.prepare")
 ENGINE_FAULTS = {
-    "bytes_down must count": (WALK, "tree_bytes", lambda tree: 1),
-    "a changed rate must not be compiled anew": (SOLVE, "_with_dtype", lambda algorithm, dtype: algorithm),
-    "the evaluation period must change no iterate": (SOLVE, "advance", nudge(SOLVE.advance)),
+    "bytes_down must count": (COST, "tree_bytes", lambda tree: 1),
+    "a changed rate must not be compiled anew": (PREPARE, "with_dtype", lambda algorithm, dtype: algorithm),
+    "the evaluation period must change no iterate": (SIMULATOR, "advance", nudge(SIMULATOR.advance)),
 }
 
 

@@ -16,7 +16,7 @@ from rookery.cli import main as cli
 from rookery.cli.main import app
 from rookery.datasets import DATASETS
 from rookery.engines.flower.launch import processes
-from rookery.experiment import folder as runs
+from rookery.experiment import running
 from rookery.experiment.folder import read_run
 from rookery.experiment.sweep import Trial, at_edges, best, grid, random_rates
 from rookery.stopping import Interrupted
@@ -105,7 +105,7 @@ def test_flower_that_is_not_installed_is_one_line(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(processes.importlib.metadata, "version", missing)
-    monkeypatch.setattr(runs, "environment", dict)  # which tells versions too
+    monkeypatch.setattr(running, "environment", dict)  # which tells versions too
     result = rookery("run", *HYPER, "--engine", "flower", "--out", "flower", code=2)
     assert result.stderr.splitlines() == [
         'Error: rk.Flower needs Flower, which is not installed: pip install "rookery[flower]"'

@@ -27,6 +27,7 @@ from rookery.problem.layout import Layout
 from rookery.problem.measures import objectives
 from rookery.problem.oracles import Objective, on_whole_set
 from rookery.problem.problems import Flat
+from rookery.solving.prepare import prepare, single
 from tests.algorithms.test_contract import every_algorithm
 from tests.helpers import small_problems as small
 from tests.helpers import transcriptions as paper
@@ -34,7 +35,7 @@ from tests.helpers.draws import Draws
 
 X0, Y0 = jnp.linspace(-0.5, 0.5, small.DX), jnp.linspace(0.3, -0.3, small.DY)
 TRACED: Counter = Counter()
-SOLVE = import_module("rookery.solving.api")
+SIMULATOR = import_module("rookery.engines.simulator")
 EQUAL_STEPS = {"FedBiOAcc", "FedBiOAcc-Local", "Local-BSGVR", "Local-BSGM", "AdaFBiO"}
 
 
@@ -363,7 +364,7 @@ def test_a_diverged_lane_costs_nothing_until_somebody_asks(world, monkeypatch):
         repeated.append(asked)
         return None, "some advice"
 
-    monkeypatch.setattr(SOLVE, "diagnose", diagnose)
+    monkeypatch.setattr(SIMULATOR, "diagnose", diagnose)
     setting = {"rounds": 5, "every": 1, "local_steps": 2, "evaluate": nothing}
     many = rk.solve_many(world[0], Blows(), world[1], X0, Y0, keys=[0, 1], **setting)
     assert [(each.lane, each.round) for each in many.diverged] == [(0, 1), (1, 1)]
@@ -856,9 +857,8 @@ def test_a_float32_run_stays_float32_beside_float64_ones(name):
     steps = 1 if exact.steps == 1 or name == "FedMBO" else 2 if name in EQUAL_STEPS else rk.Steps(1, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run = SOLVE.prepare(
-            exact.problem, exact.kind(), clients, x0, y0, local_steps=steps, batch_size=2, participation=2
-        )
+        given = single(exact.problem, exact.kind(), clients, x0, y0, local_steps=steps, batch_size=2, participation=2)
+        run = prepare(given).run
         state = replace(run.initial_state(), round=None)
         after, _ = eqx.filter_eval_shape(_advance, (run.setting, jnp.int32(0), jnp.int32(1), None, None), state)
     assert jax.tree.map(jnp.result_type, after.server) == jax.tree.map(jnp.result_type, state.server)
@@ -867,9 +867,8 @@ def test_a_float32_run_stays_float32_beside_float64_ones(name):
 def test_equal_weights_by_default_have_the_precision_of_the_model():
     data = [np.ones((2, 2), np.float32)] * 3
     clients, w = rk.Clients(data, server=data[0]), jnp.ones(2, jnp.float32)
-    run = SOLVE.prepare(
-        rk.ClientWeighting(lambda w, batch: ((batch @ w) ** 2).mean()), rk.PrimalDual(), clients, None, w
-    )
+    problem = rk.ClientWeighting(lambda w, batch: ((batch @ w) ** 2).mean())
+    run = prepare(single(problem, rk.PrimalDual(), clients, None, w)).run
     assert run.x.dtype == jnp.float32
 
 

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rookery.cli import main as cli
-from rookery.experiment import folder as runs
+from rookery.experiment.checkpoint import newest
+from rookery.experiment.folder import read_config, read_run
+from rookery.experiment.running import prepare_run, resume_run, start_run
 from rookery.experiment.settings import Settings, read_settings, resolve
 from tests.helpers.fuzzing import examples
 
@@ -38,9 +40,9 @@ def folders(tmp_path_factory):
     """(a finished run, one that was stopped after round 9)."""
     place = tmp_path_factory.mktemp("folders")
     settings = resolve(SMALL, {"hidden": 4})
-    runs.start_run(settings, place / "whole", checkpoint_seconds=0)
+    start_run(settings, place / "whole", checkpoint_seconds=0)
     with pytest.raises(Stop):
-        runs.start_run(settings, place / "stopped", checkpoint_seconds=0, watch=stop)
+        start_run(settings, place / "stopped", checkpoint_seconds=0, watch=stop)
     return place / "whole", place / "stopped"
 
 
@@ -122,13 +124,13 @@ CHANGES = st.lists(st.tuples(st.sampled_from(PARTS), damages()), min_size=1, max
 @pytest.mark.fuzz
 def test_what_is_read_is_what_was_written_or_it_is_refused(folders, place):
     """The configuration and the history of a finished run, which reports are made of."""
-    whole = runs.read_run(folders[0])
+    whole = read_run(folders[0])
 
     @examples(60, 3000)
     @given(CHANGES)
     def holds(changes):
         copy = damaged(folders[0], place, *changes)
-        found, _ = read_or_refused(runs.read_run, copy)
+        found, _ = read_or_refused(read_run, copy)
         if found is None:
             return
         assert found.config == whole.config
@@ -141,17 +143,17 @@ def test_what_is_read_is_what_was_written_or_it_is_refused(folders, place):
 
 @pytest.mark.fuzz
 def test_a_run_goes_on_from_a_checkpoint_that_was_written_or_from_none(folders, place):
-    prepared, _ = runs.prepare_run(resolve(SMALL, {"hidden": 4}))
-    seal = runs.read_config(folders[1])["checksum"]["sha256"]
-    newest = runs._newest(folders[1], prepared, seal)
+    prepared, _ = prepare_run(resolve(SMALL, {"hidden": 4}))
+    seal = read_config(folders[1])["checksum"]["sha256"]
+    last = newest(folders[1], prepared.run, seal)
     first = damaged(folders[1], place, ("manifest", lambda body: b""))
-    genuine = {found.solution.rounds: found for found in (newest, runs._newest(first, prepared, seal))}
+    genuine = {int(found.state.round): found for found in (last, newest(first, prepared.run, seal))}
     assert len(genuine) == 2
 
     @examples(60, 3000)
     @given(st.lists(st.tuples(st.sampled_from(PARTS[:4]), damages()), min_size=1, max_size=2))
     def holds(changes):
-        found = runs._newest(damaged(folders[1], place, *changes), prepared, seal)
+        found = newest(damaged(folders[1], place, *changes), prepared, seal)
         if found is None:
             return
         told = genuine[found.solution.rounds]
@@ -167,19 +169,19 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_written_or_from_none(folders, 
 def test_a_damaged_run_that_resumes_ends_as_it_would_have(folders, place, capsys):
     whole, stopped = folders
     expected = (whole / "result.safetensors").read_bytes()
-    history = runs.read_run(whole).history
+    history = read_run(whole).history
 
     @examples(6, 150)
     @given(CHANGES)
     def holds(changes):
         copy = damaged(stopped, place, *changes)
         try:
-            runs.resume_run(copy)
+            resume_run(copy)
         except ValueError:
             assert any(name == "config" for name, _ in changes)  # all else can be left out
             return
         assert (copy / "result.safetensors").read_bytes() == expected
-        found = runs.read_run(copy).history
+        found = read_run(copy).history
         for name in history.columns:
             if name != "seconds":
                 np.testing.assert_array_equal(found[name], history[name])

@@ -21,7 +21,9 @@ from rookery.engines.flower.engine import Over
 from rookery.engines.flower.node import Node
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.transport import Direct
-from rookery.experiment import folder as runs
+from rookery.experiment.checkpoint import manifests
+from rookery.experiment.folder import locked, read_config, read_run, write_config
+from rookery.experiment.running import Plan, go_in_folder, prepare_run, resume_run, start_run
 from rookery.experiment.settings import (
     Settings,
     assignments,
@@ -32,6 +34,7 @@ from rookery.experiment.settings import (
     write_toml,
 )
 from rookery.solving.history import History
+from rookery.solving.loop import make_rounds
 from rookery.stopping import Interrupted, heard
 
 SMALL = {"task": "hyper-representation", "algorithm": "FedBiO", "rounds": 12, "every": 3, "seeds": 2, "clients": 10,
@@ -58,7 +61,7 @@ def stop_after(round):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    runs.start_run(settings(), folder, checkpoint_seconds=0)
+    start_run(settings(), folder, checkpoint_seconds=0)
     return folder
 
 
@@ -171,7 +174,7 @@ def test_assignments_find_their_table():
 
 def test_a_run_leaves_all_there_is_to_know(whole):
     made = settings()
-    run = runs.read_run(whole)
+    run = read_run(whole)
     assert run.finished
     assert run.config["run"]["metric"] == "accuracy"
     assert run.config["environment"]["jax"] == jax.__version__
@@ -196,7 +199,7 @@ def test_a_run_leaves_all_there_is_to_know(whole):
 
 
 def test_history_survives_csv(whole, tmp_path):
-    history = runs.read_run(whole).history
+    history = read_run(whole).history
     history.to_csv(tmp_path / "again.csv")
     again = History.from_csv(tmp_path / "again.csv")
     assert again.columns == history.columns
@@ -206,15 +209,15 @@ def test_history_survives_csv(whole, tmp_path):
 
 def test_an_existing_run_is_not_overwritten(whole):
     with pytest.raises(ValueError, match="holds a run already: choose another folder, or rookery resume"):
-        runs.start_run(settings(), whole)
+        start_run(settings(), whole)
 
 
 @pytest.mark.parametrize("at", [3, 9])
 def test_an_interrupted_run_ends_with_the_same_iterates(whole, tmp_path, at):
     with pytest.raises(Stop):
-        runs.start_run(settings(), tmp_path / "run", checkpoint_seconds=0, watch=stop_after(at))
-    assert not runs.read_run(tmp_path / "run").finished
-    runs.resume_run(tmp_path / "run")
+        start_run(settings(), tmp_path / "run", checkpoint_seconds=0, watch=stop_after(at))
+    assert not read_run(tmp_path / "run").finished
+    resume_run(tmp_path / "run")
     assert_ends_as(whole, tmp_path / "run")
 
 
@@ -223,7 +226,7 @@ def stopped(tmp_path_factory):
     """A run that was stopped after round 9, with a checkpoint of that round and one before."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.raises(Stop):
-        runs.start_run(settings(), folder, checkpoint_seconds=0, watch=stop_after(9))
+        start_run(settings(), folder, checkpoint_seconds=0, watch=stop_after(9))
     return folder
 
 
@@ -235,7 +238,7 @@ def unfinished(stopped, tmp_path):
 def assert_ends_as(whole, folder):
     """The same result, and the same history but for the time that it took."""
     assert (folder / "result.safetensors").read_bytes() == (whole / "result.safetensors").read_bytes()
-    mine, other = runs.read_run(folder).history, runs.read_run(whole).history
+    mine, other = read_run(folder).history, read_run(whole).history
     assert mine.columns == other.columns
     for name in mine.columns:
         if name != "seconds":
@@ -267,11 +270,11 @@ def test_a_damaged_manifest_is_left_out(stopped, tmp_path, damage):
     folder = shutil.copytree(stopped, tmp_path / "run")
     newest = folder / "checkpoints" / "round-00000009.json"
     newest.write_text(MANIFESTS[damage](newest.read_text()), errors="surrogateescape")
-    (path, why), (_, before) = runs._manifests(folder)
+    (path, why), (_, before) = manifests(folder)
     assert path == newest
     assert isinstance(why, str)
     assert 6 <= before["round"] < 9
-    assert list(runs.read_run(folder).history["round"]) == [
+    assert list(read_run(folder).history["round"]) == [
         0,
         3,
         6,
@@ -282,7 +285,7 @@ def test_a_damaged_manifest_is_left_out(stopped, tmp_path, damage):
 def test_a_round_number_that_was_changed_is_not_gone_on_from(whole, unfinished, capsys):
     manifest = unfinished / "checkpoints" / "round-00000009.json"
     manifest.write_text(changed(manifest.read_text(), "round", 6))
-    runs.resume_run(unfinished)
+    resume_run(unfinished)
     assert "round-00000009 is damaged and left out: ValueError: the manifest" in capsys.readouterr().err
     assert_ends_as(whole, unfinished)
 
@@ -292,13 +295,13 @@ def test_a_run_goes_on_from_its_checkpoint_alone_and_writes_a_damaged_history_an
     table = unfinished / "history.csv"
     if damage == "gone":
         table.unlink()
-        assert list(runs.read_run(unfinished).history["round"]) == [0, 3, 6, 9]
+        assert list(read_run(unfinished).history["round"]) == [0, 3, 6, 9]
     else:
         lines = table.read_text().splitlines(keepends=True)
         table.write_text("".join([lines[0], lines[1].replace("0,", "0,9", 1), *lines[2:]]))
         with pytest.raises(ValueError, match=r"history\.csv (was changed since|is damaged).*"):
-            runs.read_run(unfinished)
-    runs.resume_run(unfinished)
+            read_run(unfinished)
+    resume_run(unfinished)
     assert_ends_as(whole, unfinished)
 
 
@@ -323,7 +326,7 @@ def test_a_history_that_makes_no_sense_is_refused(whole, tmp_path, case):
     shutil.copy(whole / "config.toml", tmp_path)
     (tmp_path / "history.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=rf"history\.csv is damaged: .*{message}"):
-        runs.read_run(tmp_path)
+        read_run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -337,36 +340,36 @@ def test_a_configuration_that_was_changed_is_refused(unfinished, old, new, check
     path = unfinished / "config.toml"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    for read in (runs.resume_run, runs.read_run):
+    for read in (resume_run, read_run):
         with pytest.raises(ValueError, match=r"changed since the run began.*rookery run .* --out ANOTHER starts a run"):
             read(unfinished)
     read_settings(path)  # which is no wrong advice
 
 
 def test_checkpoints_of_another_run_are_refused(unfinished):
-    config = runs.read_config(unfinished)
+    config = read_config(unfinished)
     del config["checksum"]
     config["run"]["rounds"] = 13
-    runs._write_config(unfinished, config)
+    write_config(unfinished, config)
     with pytest.raises(ValueError, match=r"round-00000009\.json is of a run with another config\.toml"):
-        runs.resume_run(unfinished)
+        resume_run(unfinished)
 
 
 def test_a_folder_is_written_by_one_process_at_a_time(unfinished):
-    with runs.locked(unfinished):
-        for again in (runs.resume_run, lambda folder: runs.start_run(settings(), folder.with_name("run"))):
+    with locked(unfinished):
+        for again in (resume_run, lambda folder: start_run(settings(), folder.with_name("run"))):
             with pytest.raises(ValueError, match=rf"is being written by process {os.getpid()}|holds a run already"):
                 again(unfinished)
         with pytest.raises(ValueError, match=rf"run is being written by process {os.getpid()}"):
-            runs.resume_run(unfinished)
-    with runs.locked(unfinished):
+            resume_run(unfinished)
+    with locked(unfinished):
         pass
 
 
 def test_what_a_killed_process_left_half_written_is_removed(unfinished):
     for place in (unfinished, unfinished / "checkpoints"):
         (place / ".history.csv.0123.part").write_text("half")
-    with runs.locked(unfinished):
+    with locked(unfinished):
         assert not list(unfinished.rglob("*.part"))
 
 
@@ -383,7 +386,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, unfinis
         newest.with_suffix(".json").write_text("")
     else:
         newest.unlink()
-    runs.resume_run(folder)
+    resume_run(folder)
     assert "warning: checkpoint round-00000009 is damaged and left out" in capsys.readouterr().err
     assert_ends_as(whole, folder)
 
@@ -391,31 +394,31 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, unfinis
 def test_without_any_whole_checkpoint_it_starts_again(whole, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(Stop):
-        runs.start_run(settings(), folder, checkpoint_seconds=1000, watch=stop_after(6))
+        start_run(settings(), folder, checkpoint_seconds=1000, watch=stop_after(6))
     assert not (folder / "checkpoints").exists()
-    runs.resume_run(folder)
+    resume_run(folder)
     assert (folder / "result.safetensors").read_bytes() == (whole / "result.safetensors").read_bytes()
-    assert list(runs.read_run(folder).history["round"]) == [0, 3, 6, 9, 12]
+    assert list(read_run(folder).history["round"]) == [0, 3, 6, 9, 12]
 
 
 def test_a_finished_run_resumes_to_itself(whole):
     before = (whole / "result.safetensors").read_bytes()
-    solution = runs.resume_run(whole)
+    solution = resume_run(whole)
     assert solution.rounds == 12
     assert (whole / "result.safetensors").read_bytes() == before
 
 
 def test_what_is_not_a_run_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"holds no run: there is no config\.toml"):
-        runs.resume_run(tmp_path)
+        resume_run(tmp_path)
     (tmp_path / "config.toml").write_text("= nonsense")
     with pytest.raises(ValueError, match=r"config\.toml is not TOML"):
-        runs.read_run(tmp_path)
+        read_run(tmp_path)
 
 
 def test_a_diverged_seed_is_kept_and_told(tmp_path):
     made = resolve(SMALL, TASK, {"eta_x": 1e30, "eta_y": 1e30})
-    solution = runs.start_run(made, tmp_path / "run")
+    solution = start_run(made, tmp_path / "run")
     assert len(solution.diverged) == 2
     assert "not finite in round" in (tmp_path / "run" / "log.txt").read_text()
 
@@ -425,7 +428,7 @@ def test_a_diverged_seed_is_kept_and_told(tmp_path):
 
 def during_round(monkeypatch, round, act):
     """``act`` while the rounds that end with this one, or a later one, are computed."""
-    module = importlib.import_module("rookery.solving.api")
+    module = importlib.import_module("rookery.engines.simulator")
     advance = module.advance
 
     def acting(setting, state, rounds, *more):
@@ -443,13 +446,13 @@ def test_a_signal_leaves_a_checkpoint_of_the_last_finished_round(whole, tmp_path
     with monkeypatch.context() as patch:
         during_round(patch, 5, lambda: [signal.raise_signal(number) for _ in range(times)])
         with pytest.raises(Interrupted) as stopped:
-            runs.start_run(settings(), folder, checkpoint_seconds=1000)
+            start_run(settings(), folder, checkpoint_seconds=1000)
     assert stopped.value.status == 128 + number
     assert stopped.value.__notes__ == [f"Go on with: rookery resume {folder}"]
     (reached,) = (json.loads(path.read_text())["round"] for path in (folder / "checkpoints").glob("*.json"))
     assert 5 <= reached <= 6  # which is not an evaluation's, or is
     assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
-    runs.resume_run(folder)
+    resume_run(folder)
     assert_ends_as(whole, folder)
 
 
@@ -518,15 +521,15 @@ def test_a_run_on_nodes_stopped_before_its_first_evaluation_goes_on(tmp_path):
             return super().send(requests, *more)
 
     def go(transport, rounds=6):
-        prepared, _ = runs.prepare_run(made, [task], Lasting(transport=transport))
-        return runs.go_in_folder(tmp_path / "run", runs.Plan.of(made), prepared, {"run": {"rounds": rounds}})
+        prepared, _ = prepare_run(made, [task], Lasting(transport=transport))
+        return go_in_folder(tmp_path / "run", Plan.of(made), prepared, {"run": {"rounds": rounds}})
 
     with pytest.raises(Interrupted) as stopped:
         go(Signalling(nodes))
     assert stopped.value.__notes__ == ["Go on with: the same command"]
     assert not (tmp_path / "run" / "history.csv").exists()
     found = go(Direct(nodes))
-    expected = runs.prepare_run(made, [task])[0].go(6, 6, False).lane(0)
+    expected = make_rounds(prepare_run(made, [task])[0], 6, 6, False).lane(0)
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-6)
     assert list(found.history["round"]) == [0, 6]
     np.testing.assert_array_equal(found.history["bytes_up"], expected.history["bytes_up"])
@@ -592,7 +595,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(tmp_path):
     _, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert (folder / "result.safetensors").read_bytes() == expected
-    assert list(runs.read_run(folder).history["round"]) == list(range(401))
+    assert list(read_run(folder).history["round"]) == list(range(401))
 
 
 @pytest.mark.slow

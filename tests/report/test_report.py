@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rookery.experiment.folder import Run
+from rookery.experiment.folder import StoredRun
 from rookery.problem.oracles import UNITS
 from rookery.report import final_table, plot_curves, write_page
 from rookery.report.page import configurations, distinct_names, embedded, notes, page_data
@@ -32,7 +32,7 @@ ALGORITHMS = {
 
 def sample_run(
     name: str, *, seeds: int = 3, rounds: int = 300, every: int = 10, folder: str = "runs", **changes
-) -> Run:
+) -> StoredRun:
     """A run with curves such as digits gives: accuracy rises, loss falls, seeds differ, costs grow."""
     final, pace, exchanges, size, hvp, noise, rates = ALGORITHMS[name]
     random = np.random.default_rng(sum(map(ord, name)))
@@ -70,10 +70,10 @@ def sample_run(
         "algorithm": {**rates, **changes.get("algorithm", {})},
         "environment": {"python": "3.11.7", "jax": "0.10.2", "revision": "4e65ad8", "device": "cpu"},
     }
-    return Run(Path(folder) / name.lower(), config, history)
+    return StoredRun(Path(folder) / name.lower(), config, history)
 
 
-def sample_runs() -> list[Run]:
+def sample_runs() -> list[StoredRun]:
     """Six algorithms, three seeds, thirty evaluations and the start."""
     return [sample_run(name) for name in ALGORITHMS]
 
@@ -81,7 +81,7 @@ def sample_runs() -> list[Run]:
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>{{data}}"
 
 
-def hostile_run() -> Run:
+def hostile_run() -> StoredRun:
     """Every text of its configuration tries to become HTML."""
     run = sample_run("MeFBO", rounds=50, task=HOSTILE, dataset="<b>d</b>", command=f"rookery {HOSTILE}", note=HOSTILE)
     run.config["run"]["algorithm"] = HOSTILE
@@ -91,7 +91,7 @@ def hostile_run() -> Run:
     return run
 
 
-def with_bad_seed(run: Run, kind: str) -> Run:
+def with_bad_seed(run: StoredRun, kind: str) -> StoredRun:
     """Seed 1 diverges at half time: its metrics become NaN ("nan"), or the engine freezes it ("frozen")."""
     half = len(run.history) // 2
     for row in run.history.rows[half + 1 :]:
@@ -316,7 +316,7 @@ def test_notes_of_runs_that_are_not_complete():
     early = sample_run("FedBiO", rounds=100)
     early.config["run"]["rounds"] = 300
     assert notes(early) == ["Ended at round 100 of 300."]
-    empty = Run(Path("empty"), early.config, History())
+    empty = StoredRun(Path("empty"), early.config, History())
     assert notes(empty) == ["No evaluation yet."]
     section = page_data([empty, early])["sections"][0]
     assert section["runs"][0]["metrics"] == {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rookery.experiment.folder import Run
+from rookery.experiment.folder import StoredRun
 from rookery.report import write_page
 from rookery.solving.history import History
 from tests.report.test_report import hostile_run, sample_run, sample_runs, with_bad_seed
@@ -434,7 +434,7 @@ def test_more_than_eight_runs_are_told_apart_by_dashes(show):
 
 def test_sections_notes_and_odd_runs(show):
     short = sample_run("FedBiO", rounds=0, seeds=1, dataset="mnist")
-    empty = Run(Path("empty"), sample_run("MeFBO", dataset="mnist").config, History())
+    empty = StoredRun(Path("empty"), sample_run("MeFBO", dataset="mnist").config, History())
     runs = [with_bad_seed(sample_run("FedBiO"), "frozen"), sample_run("MeFBO", every=50), short, empty]
     page = show(runs)
     assert page.texts("h2") == ["Hyper-representation on digits", "Hyper-representation on mnist"]
@@ -447,6 +447,6 @@ def test_sections_notes_and_odd_runs(show):
 
 
 def test_an_empty_run_alone(show):
-    page = show([Run(Path("empty"), sample_run("MeFBO").config, History())])
+    page = show([StoredRun(Path("empty"), sample_run("MeFBO").config, History())])
     assert page("document.querySelectorAll('.chart').length") == 0
     assert page.texts(".notes li") == ["MeFBO: No evaluation yet."]

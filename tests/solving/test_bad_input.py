@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import rookery as rk
+from rookery.solving.prepare import prepare, single
 
-SOLVE = import_module("rookery.solving.api")
+SIMULATOR = import_module("rookery.engines.simulator")
 NAN, INF = float("nan"), float("inf")
 X, W = jnp.ones(2), jnp.ones(2)
 RNG = np.random.default_rng(0)
@@ -62,7 +63,7 @@ def nothing_is_compiled(monkeypatch):
     def advance(*_):
         raise AssertionError("it got as far as the compiled loop")
 
-    monkeypatch.setattr(SOLVE, "advance", advance)
+    monkeypatch.setattr(SIMULATOR, "advance", advance)
 
 
 def solve(problem=BILEVEL, algorithm=None, clients=CLIENTS, x0=X, y0=X, **setting):
@@ -482,7 +483,7 @@ def test_finite_data_whose_sum_is_not_are_fine():
 
 def finished(algorithm=None, **more):
     """A solution as if two rounds had been made."""
-    run = SOLVE.prepare(BILEVEL, algorithm or rk.FedBiO(), CLIENTS, X, X)
+    run = prepare(single(BILEVEL, algorithm or rk.FedBiO(), CLIENTS, X, X)).run
     return rk.Solution(X, X, rk.History(), run.initial_state())
 
 

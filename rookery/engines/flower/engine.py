@@ -6,13 +6,13 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-from rookery.algorithm.setting import State
+from rookery.engines.base import Engine, Run
 from rookery.engines.flower.federation import Federation, FederationError, Rules, shows_state
 from rookery.engines.flower.launch.processes import (
     Started,
@@ -26,18 +26,18 @@ from rookery.engines.flower.launch.processes import (
 from rookery.engines.flower.node import Node
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.transport import Transport
-
-if TYPE_CHECKING:
-    from rookery.solving.api import Prepared
+from rookery.stopping import heard
 
 log = logging.getLogger("rookery.flower")
 
 
 @dataclass(frozen=True)
-class Remote(Rules):
+class Remote(Rules, Engine):
     """An engine whose clients are reached by messages. Subclasses say what carries them."""
 
-    def connect(self, run: "Prepared") -> AbstractContextManager[Transport]:
+    batches: ClassVar[bool] = False
+
+    def connect(self, run: Run) -> AbstractContextManager[Transport]:
         """What carries the messages, while it is open."""
         raise NotImplementedError
 
@@ -46,17 +46,19 @@ class Remote(Rules):
         """Whether nodes keep clients' state after the run, so that it can be resumed."""
         return False
 
-    @contextmanager
-    def open(
-        self, run: "Prepared", start: State | None = None, memory: Mapping[str, Any] | None = None
-    ) -> Iterator[Federation]:
-        """The federation of a run; ``memory`` is that of the federation to go on with."""
+    def check(self, run: Run) -> None:
+        """The server can show the solution."""
         if not self.collect and shows_state(run.setting.algorithm, run.x, run.y):
             raise ValueError(
                 "collect must be True where every client has a lower level of its own: y is what they keep, got False"
             )
-        with self.connect(run) as transport:
-            federation = Federation(run.setting, run.x, run.y, run.costs, transport, self, memory, start)
+
+    @contextmanager
+    def open(self, run: Run) -> Iterator[Federation]:
+        """The federation of a run. Nodes are waited for, so a signal is heard at once."""
+        with heard(at_once=True), self.connect(run) as transport:
+            costs = list(run.costs or ())
+            federation = Federation(run.setting, run.x, run.y, costs, transport, self, run.memory, run.start)
             federation.gather_nodes()
             yield federation
             if not self.lasting:
@@ -70,7 +72,7 @@ class Over(Remote):
     transport: Any = None
 
     @contextmanager
-    def connect(self, run: "Prepared") -> Iterator[Transport]:
+    def connect(self, run: Run) -> Iterator[Transport]:
         """The transport as it is."""
         if self.transport is None:
             raise ValueError("transport must be given, got None")
@@ -130,8 +132,14 @@ class Flower(Remote):
         """With a folder, or nodes of others."""
         return self.folder is not None or self.superlink is not None
 
+    def in_folder(self, folder: Path) -> "Flower":
+        """Nodes of ours load the task from the run's own settings, and keep what clients keep in its folder."""
+        if self.superlink is not None:
+            return self
+        return replace(self, problem=str(folder / "config.toml"), folder=folder / "nodes")
+
     @contextmanager
-    def connect(self, run: "Prepared") -> Iterator[Transport]:
+    def connect(self, run: Run) -> Iterator[Transport]:
         """Opens a run on the SuperLink; starts it, and the nodes, if there is none."""
         logging.getLogger("flwr").setLevel(logging.ERROR)
         if self.superlink is not None:
@@ -171,7 +179,7 @@ class Flower(Remote):
         group.start("nodes", command + [",".join(map(str, clients)) for clients in self._dealt(n)])
 
     @contextmanager
-    def _threads(self, address: str, run: "Prepared", folder: Path) -> Iterator[None]:
+    def _threads(self, address: str, run: Run, folder: Path) -> Iterator[None]:
         from rookery.engines.flower.wire.adapter import serve
 
         setting = run.setting

@@ -103,6 +103,8 @@ class _BelowQuorum(Exception):
 class Federation:
     """A run on nodes: greets them, makes rounds, and knows which version of its state each client has."""
 
+    stride = 1
+
     def __init__(
         self,
         setting: Setting,

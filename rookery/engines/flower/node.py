@@ -29,7 +29,7 @@ from jax import Array
 
 from rookery.algorithm.cost import costs_of, described
 from rookery.algorithm.exchange import Exchange
-from rookery.algorithm.setting import Setting
+from rookery.algorithm.setting import Setting, with_dtype
 from rookery.algorithm.walk import count_stages, stage_at
 from rookery.engines.flower.site import Site
 from rookery.engines.flower.store import StateLost, Store
@@ -189,7 +189,6 @@ class Node:
         return [asdict(cost) for cost in costs_of(like, *_arrays((begin.x, begin.y)))]
 
     def _setting(self, begin: Begin, source: Site, data: Clients) -> Setting:
-        from rookery.solving.api import _with_dtype
 
         x0, y0 = source.x0, source.y0
         if x0 is None and isinstance(source.problem, ClientWeighting):
@@ -199,7 +198,7 @@ class Node:
             if given.shape != (layout.size,) or given.dtype != layout.dtype:
                 here, there = f"{layout.dtype}[{layout.size}]", f"{given.dtype}{list(given.shape)}"
                 raise Refused("error", f"{name} of the run is {there}, of the problem here {here}")
-        algorithm = _with_dtype(source.make_algorithm(begin.algorithm), flat.x.dtype)
+        algorithm = with_dtype(source.make_algorithm(begin.algorithm), flat.x.dtype)
         key = jax.random.wrap_key_data(jnp.asarray(begin.key), impl="threefry2x32")
         return Setting(flat, algorithm, data, Full(), Steps(*begin.steps), begin.batch_size, key, _arrays(begin.x))
 

@@ -32,9 +32,10 @@ from rookery.engines.flower.site import from_memory, partitions
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.flower.wire.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.wire.transport import Direct
-from rookery.experiment.deployed import Order, prepare_without_data
+from rookery.experiment.deployed import Order, prepare_deployed
 from rookery.experiment.source import from_module, open_site
-from rookery.solving.api import prepare
+from rookery.solving.loop import make_rounds
+from rookery.solving.prepare import prepare
 
 N = 4
 
@@ -497,14 +498,16 @@ def test_a_killed_server_goes_on_with_the_same_federation(tmp_path):
         lasting = True
 
     engine = Lasting(transport=Direct(case.nodes(folder=tmp_path)))
-    dataclasses.replace(run, engine=engine).go(6, 4, False, None, None, None, remember)
+    make_rounds(dataclasses.replace(run, engine=engine), 6, 4, False, None, None, None, remember)
     assert [int(state.round) for state in states] == [1, 2, 3, 4, 5, 6]
     start, memory = states[4], memories[4]
     engine = Lasting(transport=Direct(case.nodes([[0, 1], [2, 3]])))
     with pytest.raises(FederationError, match="is not here"):
-        dataclasses.replace(run, engine=dataclasses.replace(engine, pause=0.0)).go(5, 4, False, start, memory=memory)
+        make_rounds(
+            dataclasses.replace(run, engine=dataclasses.replace(engine, pause=0.0)), 5, 4, False, start, memory=memory
+        )
     engine = Lasting(transport=Direct(case.nodes(folder=tmp_path)))
-    end = dataclasses.replace(run, engine=engine).go(5, 4, False, start, memory=memory)
+    end = make_rounds(dataclasses.replace(run, engine=engine), 5, 4, False, start, memory=memory)
     expected = case.solve(10)
     assert_close(parts(end.state), parts(expected.state))
 
@@ -759,6 +762,7 @@ def test_no_example_is_in_any_message():
 MODULE = """
 import numpy as np
 import rookery as rk
+from rookery.solving.loop import make_rounds
 
 def upper(x, y, batch):
     return (0.5 * ((y - batch["b"]) ** 2).sum(1)).mean() + 0.5 * x @ x
@@ -789,9 +793,9 @@ def test_a_problem_module_and_a_server_without_data():
     task = source.problem, rk.MeFBO(), rk.Clients(lower, upper), source.x0, source.y0
     expected = rk.solve(*task, rounds=4, every=2, evaluate=source.evaluate, **how)
     nodes = [Node(lambda: open_site(str(EXAMPLE)), clients) for clients in ([0], [1, 2, 3])]
-    run = prepare_without_data(source, Order(rk.MeFBO(), **how), Over(transport=Direct(nodes)))
-    assert sum(leaf.size for leaf in jax.tree.leaves(run.setting.clients.lower.data)) == 1
-    found = run.go(4, 2, False)
+    run = prepare_deployed(source, Order(rk.MeFBO(), **how), Over(transport=Direct(nodes)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(run.run.setting.clients.lower.data)) == 1
+    found = make_rounds(run, 4, 2, False)
     assert_close(parts(found.state), parts(expected.state))
     for one, other in zip(found.history, expected.history, strict=True):
         assert {**one, "seconds": 0} == pytest.approx({**other, "seconds": 0}, rel=1e-5)
@@ -804,13 +808,13 @@ def test_client_weighting_with_data_at_the_server_only():
     source = dataclasses.replace(from_memory(problem, clients, x0, y0), load_server=lambda: server)
     how = {"participation": 2, "batch_size": 2, "key": 3}
     engine = Over(transport=Direct(case.nodes()))
-    found = prepare_without_data(source, Order(algorithm, **how), engine).go(4, 4, False)
+    found = make_rounds(prepare_deployed(source, Order(algorithm, **how), engine), 4, 4, False)
     expected = rk.solve(*case.task, rounds=4, evaluate=nothing, **how)
     assert_close(parts(found.state), parts(expected.state))
     counted = {name: value for name, value in expected.history.last.items() if name != "seconds"}
     assert counted == {name: found.history.last[name] for name in counted}
     with pytest.raises(ValueError, match="must define load_server"):
-        prepare_without_data(dataclasses.replace(source, load_server=None), Order(algorithm), engine)
+        prepare_deployed(dataclasses.replace(source, load_server=None), Order(algorithm), engine)
 
 
 @pytest.mark.parametrize(
@@ -850,15 +854,15 @@ def test_a_node_with_another_problem_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", list(rk.registry))
 def test_every_algorithm_can_be_told_by_name_and_rates(name):
-    from rookery.solving.api import _with_dtype
+    from rookery.algorithm.setting import with_dtype
 
     kind = rk.registry[name]
     scheduled = {"eta_x": rk.Cosine(0.1, 0.01, 50.0)} if "eta_x" in inspect.signature(kind).parameters else {}
     for algorithm in (kind(), kind(**scheduled)):
-        ready = _with_dtype(algorithm, jnp.float32)
+        ready = with_dtype(algorithm, jnp.float32)
         told = unpack(pack(None, tell_algorithm(ready)))[1]
         source = dataclasses.replace(from_memory(PROBLEMS["minimax"], make_clients(), 0, 0), algorithm=None)
-        again = _with_dtype(source.make_algorithm(told), jnp.float32)
+        again = with_dtype(source.make_algorithm(told), jnp.float32)
         assert jax.tree.structure(again) == jax.tree.structure(ready)
         assert jax.tree.leaves(again) == jax.tree.leaves(ready)
 

@@ -35,9 +35,12 @@ from rookery.engines.flower.launch.processes import (
     wait_for_superlink,
     wait_until_reachable,
 )
-from rookery.experiment import folder as runs
-from rookery.experiment.settings import resolve, write_toml
+from rookery.experiment.engines import engine_of, engine_table
+from rookery.experiment.folder import read_config, read_run
+from rookery.experiment.running import prepare_run, resume_run, start_run
+from rookery.experiment.settings import resolve, settings_of, write_toml
 from rookery.experiment.source import open_site
+from rookery.solving.loop import make_rounds
 
 if importlib.util.find_spec("flwr") is None:
     pytest.skip("flwr is not installed", allow_module_level=True)
@@ -438,13 +441,13 @@ SERVER = """
 import sys
 from pathlib import Path
 import rookery as rk
-from rookery import runs
-from rookery.settings import resolve
+from rookery.experiment.running import start_run
+from rookery.experiment.settings import resolve
 
 if __name__ == "__main__":
     run = {"task": "quadratic-minimax", "clients": 4, "rounds": 40, "every": 7, "participants": 2}
     settings = resolve({**run, "algorithm": "CODASCA"}, {"dimension": 3})
-    runs.start_run(settings, Path(sys.argv[1]), engine=rk.Flower(nodes=2))
+    start_run(settings, Path(sys.argv[1]), engine=rk.Flower(nodes=2))
 """
 
 
@@ -467,12 +470,12 @@ def test_a_server_that_is_killed_and_resumed(tmp_path):
     made = len(record.read_text().splitlines())
     assert made < 40
     assert not (folder / "result.safetensors").exists()
-    found = runs.resume_run(folder)
+    found = resume_run(folder)
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(40))
-    settings = runs.settings_of(runs.read_config(folder))
-    prepared, _ = runs.prepare_run(settings)
-    expected = prepared.go(settings.rounds, settings.every, False).lane(0)
+    settings = settings_of(read_config(folder))
+    prepared, _ = prepare_run(settings)
+    expected = make_rounds(prepared, settings.rounds, settings.every, False).lane(0)
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(found.y, expected.y, rtol=1e-5, atol=1e-7)
     for name in ("round", "exchanges", "bytes_up", "grad_g"):
@@ -494,13 +497,14 @@ def processes():
 
 def test_settings_are_kept_for_the_resumption(tmp_path):
     settings = resolve({"task": "quadratic-bilevel", "clients": 4, "seeds": 2})
-    with pytest.raises(ValueError, match="seeds must be 1 on Flower nodes, got 2"):
-        runs.start_run(settings, tmp_path / "run", engine=rk.Flower(nodes=2))
+    with pytest.raises(ValueError, match="seeds must be 1 on an engine that makes one run at a time, got 2"):
+        start_run(settings, tmp_path / "run", engine=rk.Flower(nodes=2))
     engine = rk.Flower(nodes=3, quorum=2, deadline=5.0)
-    table = runs._engine_table(engine)
+    table = engine_table(engine)
+    assert table["name"] == "flower"
     assert table["nodes"] == 3
-    assert runs._with_folder(Flower(**table), tmp_path).folder == tmp_path / "nodes"
-    assert Flower(**table) == engine
+    assert engine_of(table) == engine
+    assert engine_of(table).in_folder(tmp_path).folder == tmp_path / "nodes"
 
 
 # --- an ordinary Flower App ---------------------------------------------------------------------------------------------
@@ -567,7 +571,7 @@ def test_the_server_as_a_command_holds_no_data(tmp_path):
         rookery("run", *arguments, *how, "--every", "2")
     found = load_file(tmp_path / "out" / "result.safetensors")
     np.testing.assert_allclose(found["x"], world.solve(4).x, rtol=1e-5, atol=1e-6)
-    assert runs.read_run(tmp_path / "out").finished
+    assert read_run(tmp_path / "out").finished
 
 
 # --- security -----------------------------------------------------------------------------------------------------------

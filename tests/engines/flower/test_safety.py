@@ -506,11 +506,11 @@ UPLOADS = {
 def without_data(case):
     """The case for a server that has no data: nodes tell what a round costs."""
     from rookery.engines.flower.site import from_memory
-    from rookery.experiment.deployed import Order, prepare_without_data
+    from rookery.experiment.deployed import Order, prepare_deployed
 
     problem, algorithm, clients, x0, y0 = case.task
     how = {name: case.how[name] for name in ("key", "participation", "batch_size", "local_steps")}
-    return prepare_without_data(from_memory(problem, clients, x0, y0), Order(algorithm, **how), Over(transport=1))
+    return prepare_deployed(from_memory(problem, clients, x0, y0), Order(algorithm, **how), Over(transport=1))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,224 @@
+"""Runs in folders: how one is started, gone on with, and stopped.
+
+One process at a time writes in a folder. Nothing here knows which engine makes the rounds.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from rookery.algorithm.setting import State
+from rookery.engines.base import Engine
+from rookery.engines.simulator import Simulator
+from rookery.experiment.checkpoint import Checkpoint, named, newest, save_checkpoint
+from rookery.experiment.engines import engine_of, engine_table
+from rookery.experiment.environment import environment
+from rookery.experiment.folder import as_read, locked, metrics, read_config, write_config
+from rookery.experiment.log import Log, also_logged
+from rookery.experiment.settings import Settings, settings_of
+from rookery.files import write
+from rookery.solving.history import History
+from rookery.solving.lanes import Lanes
+from rookery.solving.loop import finished, make_rounds
+from rookery.solving.prepare import Prepared, many, prepare, single
+from rookery.solving.solution import Solution
+from rookery.stopping import Interrupted, asked, heard, stop_if_asked
+from rookery.tasks import Task
+
+
+def prepare_run(
+    settings: Settings, tasks: list[Task] | None = None, engine: Engine | None = None
+) -> tuple[Prepared, list[Task]]:
+    """The run of these settings, checked and ready; its lanes are the seeds, where the engine makes several at once."""
+    tasks = settings.make_tasks() if tasks is None else tasks
+    engine = Simulator(settings.clients_at_once) if engine is None else engine
+    first = tasks[0]
+    how: dict[str, Any] = {
+        "participation": settings.participation,
+        "local_steps": settings.steps,
+        "batch_size": settings.batch_size,
+        "engine": engine,
+    }
+    if engine.batches:
+        given = many(
+            first.problem,
+            settings.make_algorithm(),
+            [task.clients for task in tasks],
+            Lanes([task.x0 for task in tasks]),
+            Lanes([task.y0 for task in tasks]),
+            keys=range(settings.seed, settings.seed + settings.seeds),
+            evaluate=Lanes([task.evaluate for task in tasks]),
+            **how,
+        )
+        return prepare(given), tasks
+    if settings.seeds != 1:
+        raise ValueError(f"seeds must be 1 on an engine that makes one run at a time, got {settings.seeds}")
+    start = first.clients, first.x0, first.y0
+    algorithm = settings.make_algorithm()
+    given = single(first.problem, algorithm, *start, key=settings.seed, evaluate=first.evaluate, **how)
+    return prepare(given), tasks
+
+
+def start_run(
+    settings: Settings, folder: Path, command: str = "", engine: Engine | None = None, **how: Any
+) -> Solution:
+    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`."""
+    _check_new(folder)
+    placed = None if engine is None else engine.in_folder(folder)
+    prepared, tasks = prepare_run(settings, engine=placed)
+    config: dict[str, Any] = settings.tables()
+    config["run"] |= {"metric": tasks[0].metric, "higher_is_better": tasks[0].higher_is_better}
+    config["run"]["command"] = command or f"rookery run {shlex.quote(str(folder / 'config.toml'))}"
+    config["environment"] = environment()
+    if engine is not None:
+        config["engine"] = engine_table(engine)
+    with locked(folder):
+        _check_new(folder)
+        return _go(folder, Plan.of(settings), prepared, write_config(folder, config), None, **how)
+
+
+def _check_new(folder: Path) -> None:
+    if (folder / "config.toml").exists():
+        raise ValueError(f"{folder} holds a run already: choose another folder, or rookery resume {folder}")
+
+
+def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Solution:
+    """Goes on with a run that was interrupted; its iterates are those of one that was not.
+
+    Args:
+        folder: where it is.
+        engine: what makes the rounds; by default what made the earlier ones. It must be given if that is not one of
+            Rookery's own.
+        how: ``progress`` (a bar, by default on a terminal), ``checkpoint_seconds`` between checkpoints, ``watch``, called
+            with (state, history) after each evaluation.
+    """
+    config = read_config(folder)
+    with locked(folder):
+        settings = settings_of(config)
+        chosen = engine_of(config.get("engine")) if engine is None else engine
+        prepared, _ = prepare_run(settings, engine=None if chosen is None else chosen.in_folder(folder))
+        seal = config["checksum"]["sha256"]
+        return _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is called in its log, and how long it is."""
+
+    name: str
+    rounds: int
+    every: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Plan":
+        """That of the run of a task."""
+        name = f"{settings.algorithm} on {settings.task}/{settings.dataset}"
+        return cls(name, settings.rounds, settings.every)
+
+
+def go_in_folder(folder: Path, plan: Plan, prepared: Prepared, config: dict[str, Any]) -> Solution:
+    """Starts a run that is not one of a task in a folder, or goes on with the one that is there."""
+    with locked(folder):
+        if not (folder / "config.toml").exists():
+            seal = write_config(folder, {**config, "environment": environment()})
+            return _go(folder, plan, prepared, seal, None, again="the same command")
+        there = read_config(folder)
+        other = sorted(name for name, each in as_read(config).items() if there.get(name) != each)
+        if other:
+            raise ValueError(f"{folder} holds a run with another {' and '.join(other)}: choose another folder")
+        seal = there["checksum"]["sha256"]
+        return _go(folder, plan, prepared, seal, newest(folder, prepared.run, seal), again="the same command")
+
+
+def _go(
+    folder: Path,
+    plan: Plan,
+    prepared: Prepared,
+    seal: str,
+    start: Checkpoint | None,
+    *,
+    again: str = "",
+    progress: bool | None = None,
+    checkpoint_seconds: float = 10.0,
+    watch: Callable[[State, History], None] | None = None,
+) -> Solution:
+    log = Log(folder / "log.txt")
+    again = again or f"rookery resume {shlex.quote(str(folder))}"
+    done = 0 if start is None else int(start.state.round)
+    log(f"{plan.name}: {plan.rounds} rounds, from round {done}")
+    written = time.monotonic()
+    evaluated = False
+    if start is not None:  # the table may be behind or damaged
+        write(folder / "history.csv", start.history.as_csv().encode())
+    _cut_record(folder / "participants.jsonl", done)
+
+    def keep(state: State, history: History) -> None:
+        nonlocal evaluated
+        write(folder / "history.csv", history.as_csv().encode())
+        last = history.last
+        log(f"round {state.round}: " + ", ".join(f"{k} {np.mean(last[k]):.6g}" for k in metrics(last)))
+        evaluated = True
+
+    def remember(state: State, history: History, memory: dict[str, Any]) -> None:
+        nonlocal written, evaluated
+        session = memory["session"]
+        if session is not None and "record" in session:
+            _append(folder / "participants.jsonl", {"round": int(state.round) - 1, **session["record"]})
+        last = state.round >= plan.rounds or bool((state.died >= 0).all())
+        due = time.monotonic() - written >= checkpoint_seconds
+        if session is not None or last or asked() or due:  # what a session remembers is of this very round
+            save_checkpoint(folder, state, history, memory, seal)
+            written = time.monotonic()
+        if evaluated and watch is not None:
+            watch(state, history)
+        evaluated = False
+        stop_if_asked()
+
+    def make() -> Solution:
+        if start is not None and done >= plan.rounds:
+            made = finished(prepared, start.state, start.history)
+        else:
+            before = None if start is None else Solution(None, None, start.history, start.state, prepared.run.lanes)
+            memory = None if start is None else start.memory
+            made = make_rounds(prepared, plan.rounds - done, plan.every, progress, before, keep, memory, remember)
+        for each in made.diverged:
+            log(str(each))
+        result = save(named({"x": made.x, "y": made.y}))
+        write(folder / "result.safetensors", result)
+        log(f"done: result.safetensors has the SHA-256 {hashlib.sha256(result).hexdigest()}")
+        return made
+
+    try:
+        with heard(at_once=False), also_logged(log):  # what is computed is saved when it comes back
+            return make()
+    except ConnectionError as error:
+        log(str(error))
+        raise type(error)(f"{error}; {again} goes on from there") from None
+    except Interrupted as stopped:
+        log(f"stopped by {stopped}")
+        stopped.add_note(f"Go on with: {again}")
+        raise
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    """Adds a line of JSON, to the disk."""
+    with open(path, "a") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _cut_record(path: Path, round: int) -> None:
+    """Leaves of the record of participants what belongs to the rounds before this one; line t is that of round t."""
+    if path.exists():
+        lines = path.read_text().splitlines()[:round]
+        write(path, "".join(line + "\n" for line in lines).encode())

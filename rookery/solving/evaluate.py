@@ -1,0 +1,97 @@
+"""The metrics of a state."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from rookery.algorithm.exchange import Algorithm
+from rookery.algorithm.setting import State
+from rookery.engines.base import pick
+from rookery.problem.measures import Losses
+from rookery.problem.problems import Flat
+from rookery.solving.prepare import Prepared
+from rookery.typing import Axes, Metrics
+
+
+class Evaluation:
+    """The metrics of a state, compiled where ``evaluate`` allows it."""
+
+    def __init__(self, prepared: Prepared):
+        run = prepared.run
+        self._lanes = run.lanes
+        self._flat = run.setting.flat
+        self._algorithm = run.setting.algorithm
+        self._axes = prepared.evaluate_axes
+        if prepared.evaluate is not None:
+            self._evaluate = prepared.evaluate
+        elif not run.setting.clients.here:
+            self._evaluate = _nothing
+        else:
+            self._evaluate = Losses(self._flat.problem, run.setting.clients)
+            if run.clients_axes is not None:
+                self._axes = (None,) * len(jax.tree.leaves(self._flat.problem)) + run.clients_axes
+        self._compiles = True
+
+    def output(self, state: State) -> tuple[Any, Any]:
+        """(x, y) as pytrees."""
+        get = partial(_output, self._flat)
+        return (get if self._lanes is None else eqx.filter_vmap(get))(self._algorithm, state.server, state.keep)
+
+    def __call__(self, state: State) -> dict[str, Any]:
+        """The metrics as Python numbers, or arrays over lanes."""
+        run = (self._algorithm, state.server, state.keep)
+        if self._compiles:
+            try:
+                return _numbers(_metrics(self._flat, self._evaluate, self._axes, *run), self._lanes)
+            except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+                self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
+        if self._axes is None:
+            return _numbers(_by_hand(self._flat, self._evaluate, *run), None)
+        rows = []
+        for lane in range(self._lanes or 0):
+            one = pick(self._evaluate, self._axes, lane), *jax.tree.map(lambda leaf, lane=lane: leaf[lane], run)
+            rows.append(_numbers(_by_hand(self._flat, *one), None))
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[Any, Any]:
+    x, y = algorithm.output(server, keep)
+    return flat.x.unravel(x), jax.vmap(flat.y.unravel)(y) if y.ndim == 2 else flat.y.unravel(y)
+
+
+def _by_hand(flat: Flat, evaluate: Metrics, algorithm: Algorithm, server: Any, keep: Any) -> dict[str, Any]:
+    metrics = evaluate(*_output(flat, algorithm, server, keep))
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"evaluate must return a dict of scalars, got {metrics!r}")
+    return dict(metrics)
+
+
+@eqx.filter_jit
+def _metrics(
+    flat: Flat, evaluate: Metrics, axes: Axes | None, algorithm: Algorithm, server: Any, keep: Any
+) -> dict[str, Any]:
+    """One program for every run that uses the same ``evaluate``."""
+    compute: Callable[..., dict[str, Any]] = partial(_by_hand, flat)
+    if axes is not None:
+        lanes = jax.tree.unflatten(jax.tree.structure(evaluate), axes)
+        compute = eqx.filter_vmap(compute, in_axes=(lanes, eqx.if_array(0), eqx.if_array(0), eqx.if_array(0)))
+    return compute(evaluate, algorithm, server, keep)
+
+
+def _numbers(metrics: Mapping[str, Any], lanes: int | None) -> dict[str, Any]:
+    shape = () if lanes is None else (lanes,)
+    values = {name: np.asarray(value) for name, value in metrics.items()}
+    for name, value in values.items():
+        if value.shape not in ((), shape):
+            raise ValueError(f"evaluate must return scalars, got shape {value.shape} for {name!r}")
+        values[name] = np.broadcast_to(value, shape)  # a constant is the same in all lanes
+    return {name: value.item() if lanes is None else value for name, value in values.items()}
+
+
+def _nothing(x: Any, y: Any) -> dict[str, Any]:
+    """Metrics of a server that has nothing to compute them on."""
+    return {}

@@ -1,0 +1,152 @@
+"""The rounds of a run: evaluation, history, progress, checkpoints. It knows a session and nothing else of an engine."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery.algorithm.cost import Cost
+from rookery.algorithm.setting import State
+from rookery.engines.base import Divergence, Run, Stopped
+from rookery.problem.oracles import UNITS
+from rookery.problem.validation import check_count
+from rookery.solving.evaluate import Evaluation
+from rookery.solving.history import History
+from rookery.solving.prepare import Prepared
+from rookery.solving.progress import Pace, progress_bar
+from rookery.solving.solution import Solution, stopped_in
+
+Watch = Callable[[State, History], None]
+Remember = Callable[[State, History, dict[str, Any]], None]
+
+
+def make_rounds(
+    prepared: Prepared,
+    rounds: int,
+    every: int | None = None,
+    progress: bool | None = None,
+    start: Solution | State | None = None,
+    watch: Watch | None = None,
+    memory: Mapping[str, Any] | None = None,
+    remember: Remember | None = None,
+) -> Solution:
+    """Makes the rounds. ``watch`` is called after each evaluation; it must not hold on to the state.
+
+    ``remember`` is called after each evaluation and between them, whenever the session hands back a state, with what is
+    needed beside state and history to go on from there: the ``memory`` of a later call. Its entry ``session`` is the
+    session's own.
+    """
+    check_count(rounds, "rounds")
+    every = max(1, rounds // 20) if every is None else check_count(every, "every")
+    run, evaluate = prepared.run, Evaluation(prepared)
+    history = History(start.history.rows if isinstance(start, Solution) else None)
+    if start is None:
+        state = run.initial_state()
+        history.append({"round": 0, **_counters(run.lanes), "seconds": 0.0, **evaluate(state)})
+    else:
+        state = _continued(run, start)
+        state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
+    end = int(state.round) + rounds
+    before = history.rows[-1] if history.rows else None
+    seconds = before["seconds"] if before is not None else 0.0
+    activity: Any = 0
+    own = None
+    if memory is not None:
+        activity, seconds = np.asarray(memory["activity"], np.int64), memory["seconds"]
+        own = memory["session"]
+    opened = prepared.engine.open(replace(run, start=state, memory=own))
+    with opened as session, progress_bar(run, rounds, progress) as show:
+        pace = Pace(session.stride)
+
+        def note(state: State) -> None:
+            if remember is not None:
+                own = session.memory()
+                told = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
+                remember(state, history, {**told, "session": None if own is None else dict(own)})
+
+        def goes_on(state: State, stop: int) -> bool:
+            return state.round < stop and not bool((state.died >= 0).all())
+
+        while goes_on(state, end):
+            stop = min(end, (state.round // every + 1) * every)
+            while goes_on(state, stop):
+                made = min(stop - state.round, pace.rounds)
+                with pace:
+                    state, counted = session.advance(state, made)
+                    activity = activity + np.asarray(jax.block_until_ready(counted), np.int64)
+                seconds += pace.seconds
+                show(made, made / pace.seconds, None)
+                if goes_on(state, stop):  # else it is evaluated first
+                    note(state)
+            state = session.gather(state, final=state.round == end)
+            metrics = evaluate(state)
+            counters = _counters(run.lanes, session.costs, activity, before)
+            before = {"round": state.round, **counters, "seconds": seconds, **metrics}
+            history.append(before)
+            show(0, None, metrics)
+            if watch is not None:
+                watch(state, history)
+            activity = 0 * activity
+            note(state)
+    return finished(prepared, state, history)
+
+
+def finished(prepared: Prepared, state: State, history: History) -> Solution:
+    """The solution that a state is: x, y and what diverged."""
+    run = prepared.run
+    if run.lanes is None and int(state.died) >= 0:
+        state = replace(state, round=int(state.died))  # where its iterates are
+    x, y = Evaluation(prepared).output(state)
+
+    def why(state: State, stopped: Stopped) -> Divergence:
+        found = prepared.engine.diagnose(run, state, stopped)
+        if found is not None:
+            return found
+        advice = "try smaller rates, and look for NaN in the clients' data"
+        return Divergence(stopped.round, None, None, None, "the server's state", advice, stopped.lane)
+
+    stopped = stopped_in(state, run.lanes)
+    return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None)
+
+
+def _continued(run: Run, start: Any) -> State:
+    """The state to go on from, if it is one of such a run."""
+    state = start.state if isinstance(start, Solution) else start
+    if not isinstance(state, State):
+        raise TypeError(f"start must be a solution or its state, got {start!r}")
+    mine, theirs = (
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), replace(each, round=None))
+        for each in (jax.eval_shape(run.initial_state), state)
+    )
+    if mine != theirs:
+        raise ValueError(
+            f"start must be of the same algorithm, problem, clients and lanes: it holds {theirs}, this run {mine}"
+        )
+    return state
+
+
+def _counters(
+    lanes: int | None, costs: Sequence[Cost] = (), activity: Any = None, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The counters of a row of the history, from those of the row before and how active each stage was since.
+
+    In Python integers, since sizes times activity overflow 32 bits.
+    """
+    shape = () if lanes is None else (lanes,)
+    names = ("exchanges", "bytes_down", "bytes_up", *UNITS)
+    row = {name: np.zeros(shape, np.int64) if before is None else np.array(before[name]) for name in names}
+    for number, cost in enumerate(costs):
+        done = activity[..., number, :, :]
+        row["exchanges"] = row["exchanges"] + cost.exchange * done[..., 0, 0]
+        row["bytes_down"] = row["bytes_down"] + cost.down * done[..., 0, 1]
+        row["bytes_up"] = row["bytes_up"] + cost.up * done[..., 0, 1]
+        for calls, when in ((cost.calls, 0), (cost.start_calls, 1)):
+            for unit, (once, each) in calls.items():
+                row[unit] = row[unit] + once * done[..., when, 1] + each * done[..., when, 2]
+        for unit, (once, _) in cost.server_calls.items():
+            row[unit] = row[unit] + once * done[..., 0, 0]
+    return row if lanes is not None else {name: int(value) for name, value in row.items()}

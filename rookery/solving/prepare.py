@@ -1,0 +1,215 @@
+"""One preparation for every run: arguments go in, a checked run comes out, and nothing has been compiled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.algorithm.cost import costs_of
+from rookery.algorithm.exchange import Algorithm
+from rookery.algorithm.setting import Setting, flat_problem, with_dtype
+from rookery.algorithms.registry import by_name, check_solves, name_of
+from rookery.engines.base import Engine, Run
+from rookery.engines.simulator import Simulator
+from rookery.problem.clients import Clients
+from rookery.problem.keys import as_key
+from rookery.problem.layout import Layout, describe
+from rookery.problem.participation import Full, Participation, Steps, check_participation
+from rookery.problem.problems import ClientWeighting, Flat, Minimax, Problem
+from rookery.problem.validation import check_batch, check_count, check_loss, check_mean_form, check_start, warn
+from rookery.solving.lanes import Lanes, stack, stack_different
+from rookery.typing import Axes, BatchSize, Metrics
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of ``rk.solve``; of what may differ between lanes, one value a lane.
+
+    ``lanes`` is None for a single run, whose lists have one entry.
+    """
+
+    problem: Problem
+    algorithms: Sequence[Algorithm | str]
+    clients: Sequence[Clients]
+    x0s: Sequence[Any]
+    y0s: Sequence[Any]
+    keys: Sequence[Any]
+    evaluates: Sequence[Metrics | None]
+    participation: Participation | int | None = None
+    local_steps: int | Steps = 1
+    batch_size: BatchSize = None
+    engine: Engine | None = None
+    lanes: int | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run, checked and ready, with the engine that makes its rounds and the function that judges it."""
+
+    run: Run
+    engine: Engine
+    evaluate: Metrics | None
+    evaluate_axes: Axes | None = None
+    """Which leaves of ``evaluate`` have an axis of lanes."""
+
+
+def single(
+    problem: Problem,
+    algorithm: Algorithm | str,
+    clients: Clients,
+    x0: Any,
+    y0: Any,
+    *,
+    key: Any = 0,
+    evaluate: Metrics | None = None,
+    **how: Any,
+) -> Arguments:
+    """The arguments of one run; ``how`` has those that are the same for all lanes."""
+    return Arguments(problem, [algorithm], [clients], [x0], [y0], [key], [evaluate], **how)
+
+
+def many(
+    problem: Problem,
+    algorithm: Algorithm | str | Sequence[Algorithm],
+    clients: Clients | Sequence[Clients],
+    x0: Any,
+    y0: Any,
+    *,
+    keys: Sequence[Any] | Any = 0,
+    evaluate: Metrics | Lanes | None = None,
+    **how: Any,
+) -> Arguments:
+    """The arguments of a batch: what is a list, or :class:`Lanes`, has one value a lane."""
+    plain = (algorithm, clients, x0, y0, keys, evaluate)
+    names = ("algorithm", "clients", "x0", "y0", "keys", "evaluate")
+    kinds = (list | tuple, list | tuple, Lanes, Lanes, list | tuple | range | np.ndarray, Lanes)
+    given = [_listed(value, kind) for value, kind in zip(plain, kinds, strict=True)]
+    lengths = {name: len(values) for name, values in zip(names, given, strict=True) if values is not None}
+    if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(f"solve_many needs lists of one length for its lanes, got lengths {lengths}")
+    lanes = next(iter(lengths.values()))
+    full: list[Any] = [[one] * lanes if values is None else values for one, values in zip(plain, given, strict=True)]
+    return Arguments(problem, full[0], full[1], full[2], full[3], full[4], full[5], lanes=lanes, **how)
+
+
+def _listed(value: Any, kinds: Any) -> list[Any] | None:
+    if not isinstance(value, kinds):
+        return None
+    return [int(v) if isinstance(v, np.integer) else v for v in (value.values if isinstance(value, Lanes) else value)]
+
+
+def prepare(given: Arguments) -> Prepared:
+    """All checks of ``rk.solve`` and ``rk.solve_many``, and nothing more: what comes back is ready to go.
+
+    Of clients whose data are elsewhere (``Clients.elsewhere``), what needs data is checked by whoever holds them.
+    """
+    engine = _checked_kinds(given)
+    clients = given.clients[0]
+    n = clients.n
+    flat, x0s = _flat(given, n)
+    x, y = check_start(flat, "x0", x0s), check_start(flat, "y0", given.y0s)
+    chosen = [by_name(each)() if isinstance(each, str) else each for each in given.algorithms]
+    for each in chosen:
+        check_solves(each, given.problem)
+    steps = Steps.of(given.local_steps)
+    sizes = batch_sizes(given.batch_size)
+    taking = check_participation(given.participation, n)
+    if not isinstance(taking, Full) and bool((clients.weights == 0).any()):
+        raise ValueError("weights must be positive where not all clients take part, got a weight of 0")
+    _check_losses(flat, clients, sizes, x[0], y[0])
+    for each in chosen:
+        each.check(flat, clients, steps, sizes == (None, None))
+    ready = [with_dtype(each, flat.x.dtype) for each in chosen]
+    seeds = [as_key(key) for key in given.keys]
+    first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
+    costs = tuple(costs_of(first, x[0], y[0])) if clients.here else None
+    if costs is not None and steps.high > 1 and not any(cost.local_steps for cost in costs):
+        name = name_of(type(chosen[0]))
+        raise ValueError(f"local_steps must be 1, for {name} makes none, got {given.local_steps!r}")
+    if given.lanes is None:
+        prepared = Prepared(Run(first, x[0], y[0], costs), engine, given.evaluates[0])
+    else:
+        tables, axes = stack_different(
+            given.clients, "clients", "splits with equal numbers, sizes and totals of examples"
+        )
+        judge, judge_axes = stack_different(given.evaluates, "evaluate", "modules of one structure")
+        setting = Setting(flat, stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds), jnp.stack(x))
+        run = Run(setting, jnp.stack(x), jnp.stack(y), costs, given.lanes, axes)
+        prepared = Prepared(run, engine, judge, judge_axes)
+    engine.check(prepared.run)
+    return prepared
+
+
+def _checked_kinds(given: Arguments) -> Engine:
+    """Whether each argument is the kind of thing that it should be. Returns the engine."""
+    if not isinstance(given.problem, Problem):
+        raise TypeError(f"problem must be rk.Bilevel, rk.Minimax or rk.ClientWeighting, got {given.problem!r}")
+    for evaluate in given.evaluates:
+        if evaluate is not None and not callable(evaluate):
+            raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
+    if given.engine is not None and not isinstance(given.engine, Engine):
+        raise TypeError(f"engine must be rk.Simulator() or rk.Flower(), got {given.engine!r}")
+    engine = given.engine or Simulator()
+    if given.lanes is not None and not engine.batches:
+        kind = type(engine).__name__
+        raise ValueError(f"engine: rk.{kind}() makes one run at a time, take rk.solve and not a batch of lanes")
+    for clients in given.clients:
+        if not isinstance(clients, Clients):
+            told = f"a {type(clients).__name__}: {describe(clients)}"
+            raise TypeError(f"clients must be rk.Clients(...), got {told}")
+    return engine
+
+
+def _flat(given: Arguments, n: int) -> tuple[Flat, list[Any]]:
+    """The problem over vectors, and where each lane starts in x."""
+    problem = given.problem
+    pairs = [flat_problem(problem, x0, y0, n) for x0, y0 in zip(given.x0s, given.y0s, strict=True)]
+    x0s = [x0 for _, x0 in pairs]
+    if isinstance(problem, ClientWeighting):
+        for x0 in x0s:
+            if np.shape(x0) != (n,):
+                raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0)}")
+    flat = pairs[0][0]
+    for name, layout, values in (("x0", flat.x, x0s), ("y0", flat.y, given.y0s)):
+        for value in values:
+            if Layout.of(value, name) != layout:
+                raise ValueError(f"{name} must have the same structure, shapes and dtypes in all lanes")
+    problem.x_set.check(x0s[0], "x_set")
+    problem.y_set.check(given.y0s[0], "y_set")
+    return flat, x0s
+
+
+def _check_losses(flat: Flat, clients: Clients, sizes: tuple[int | None, int | None], x: Array, y: Array) -> None:
+    """The losses work on the data that are here."""
+    weighting = isinstance(flat.problem, ClientWeighting)
+    if weighting and clients.server is None:
+        raise ValueError("clients: client weighting needs data at the server, give rk.Clients(..., server=examples)")
+    if not clients.here:
+        return
+    upper = clients.server if weighting and clients.server is not None else clients.upper
+    seen = {"lower": (clients.lower, sizes[0]), "upper": (upper, sizes[1])}
+    if isinstance(flat.problem, Minimax):  # one objective, which sees the upper data
+        del seen["lower"]
+    uses_x = [check_loss(flat, name, split, clients.n) for name, (split, _) in seen.items()]
+    if not any(uses_x) and not weighting:
+        warn("x is used in no loss: nothing can be learned about it")
+    for name, (split, size) in seen.items():
+        if name == "lower" or split is not clients.lower or size != sizes[0] or "lower" not in seen:
+            check_batch(size, split, name if split is not clients.server else "server")  # once for the same data
+        if size is None and not split.sizes_equal:
+            loss = flat.lower if name == "lower" else flat.upper
+            check_mean_form(loss, split, x, y, name)
+
+
+def batch_sizes(batch_size: Any) -> tuple[int | None, int | None]:
+    """(lower, upper) of what ``rk.solve`` takes."""
+    pair = batch_size if isinstance(batch_size, tuple) else (batch_size, batch_size)
+    if len(pair) != 2:
+        raise ValueError(f"batch_size must be a number, None or (lower, upper), got {batch_size!r}")
+    for size in pair:
+        if size is not None:
+            check_count(size, "batch_size")
+    return pair

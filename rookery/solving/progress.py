@@ -1,0 +1,74 @@
+"""The progress bar, and how many rounds are computed between its moves."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rookery.engines.base import Run
+
+
+class Pace:
+    """How many rounds to compute at a time, so that a call lasts about a second: the bar moves and Ctrl-C is heard.
+
+    An engine with a ``stride`` of its own is asked for that many.
+    """
+
+    def __init__(self, stride: int | None) -> None:
+        self.rounds = stride or 1  # it may take long
+        self._fixed = stride is not None
+
+    def __enter__(self) -> None:
+        self._clock = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._clock
+        if self._fixed:
+            return
+        if self.seconds < 0.3:
+            self.rounds *= 8
+        elif self.seconds > 3:
+            self.rounds = max(1, self.rounds // 4)
+
+
+@contextmanager
+def progress_bar(
+    run: Run, rounds: int, progress: bool | None
+) -> Iterator[Callable[[int, float | None, dict[str, Any] | None], None]]:
+    """A function that moves the bar: (rounds made, rounds a second, metrics)."""
+    console = Console(stderr=True)
+    name = type(run.setting.algorithm).__name__
+    lanes = "" if run.lanes is None else f" ×{run.lanes}"
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[metrics]}"),
+        console=console,
+        disable=not (console.is_terminal if progress is None else progress),
+    )
+    with bar:
+        task = bar.add_task(name + lanes, total=rounds, speed="compiling", metrics="")
+
+        def show(made: int, speed: float | None, metrics: dict[str, Any] | None) -> None:
+            told: dict[str, Any] = {}
+            if speed is not None:
+                told["speed"] = f"{speed:.3g} rounds/s"
+            if metrics is not None:
+                shown = list(metrics.items())[:2]
+                told["metrics"] = "  ".join(f"{name} {_mean(value):.4g}" for name, value in shown)
+            bar.update(task, advance=made, **told)
+
+        yield show
+
+
+def _mean(values: Any) -> float:
+    """Over the lanes that go on; NaN if none does."""
+    finite = np.asarray(values, float)[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")
