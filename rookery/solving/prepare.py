@@ -151,7 +151,7 @@ def _checked_kinds(given: Arguments) -> Engine:
         if evaluate is not None and not callable(evaluate):
             raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
     if given.engine is not None and not isinstance(given.engine, Engine):
-        raise TypeError(f"engine must be rk.Simulator() or rk.Flower(), got {given.engine!r}")
+        raise TypeError(f"engine must be an rk.Engine such as rk.Simulator() or rk.Flower(), got {given.engine!r}")
     engine = given.engine or Simulator()
     if given.lanes is not None and not engine.batches:
         kind = type(engine).__name__

@@ -153,13 +153,13 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_written_or_from_none(folders, 
     @examples(60, 3000)
     @given(st.lists(st.tuples(st.sampled_from(PARTS[:4]), damages()), min_size=1, max_size=2))
     def holds(changes):
-        found = newest(damaged(folders[1], place, *changes), prepared, seal)
+        found = newest(damaged(folders[1], place, *changes), prepared.run, seal)
         if found is None:
             return
-        told = genuine[found.solution.rounds]
+        told = genuine[int(found.state.round)]
         assert found.memory == told.memory
-        assert found.solution.history.as_csv() == told.solution.history.as_csv()
-        for a, b in zip(*(jax.tree.leaves(each.solution.state) for each in (found, told)), strict=True):
+        assert found.history.as_csv() == told.history.as_csv()
+        for a, b in zip(*(jax.tree.leaves(each.state) for each in (found, told)), strict=True):
             np.testing.assert_array_equal(a, b)
 
     holds()
