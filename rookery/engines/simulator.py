@@ -1,11 +1,10 @@
-"""The simulator: a whole run as one compiled program, with nothing on the host between rounds."""
+"""``rk.Simulator``: rounds on this machine, lanes dealt out to its cores."""
 
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,18 +12,79 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.aggregation.mean import combine, mean_of, slot_weights
 from rookery.algorithm.cost import Cost
-from rookery.algorithm.exchange import Exchange, Repeat, Server
 from rookery.algorithm.setting import Setting, State
-from rookery.algorithm.walk import Moment, Walk, all_finite, count_stages, get_rows, put_rows
 from rookery.engines.base import Divergence, Engine, Run, Stopped
+from rookery.engines.compiled import compiled_rounds, lane_axes
 from rookery.engines.diagnose import Found, diagnose
-from rookery.problem.layout import same_structure
-from rookery.typing import Tree
+from rookery.typing import Axes, Tree
 
 LARGE = 20_000
 """A server that holds more numbers than this gains nothing from a program that runs several lanes side by side."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The lanes of a batch as they are dealt out to threads: where each share lies, and its part of the setting."""
+
+    places: list[int] | list[slice]
+    settings: list[Setting]
+    lanes: Axes | None
+    """Which leaves of the clients have an axis of lanes; None if every share is one lane without its axis."""
+
+
+def deal(setting: Setting, state: State, lanes: Axes) -> Shares:
+    """``lanes`` says which leaves of the clients have an axis of lanes.
+
+    Programs leave cores idle, so the lanes are dealt out to as many threads as there are cores: in equal shares, which
+    are the same program, or one by one if that cannot be, or if the problem is so large that lanes side by side only fall
+    out of the cache.
+    """
+    number, threads = setting.key.shape[0], os.cpu_count() or 1
+    large = sum(leaf.size for leaf in jax.tree.leaves(state.server)) > LARGE * number
+    axes = lane_axes(setting, lanes)
+    if large or number % threads:
+        ones = list(range(number))
+        return Shares(ones, [_share(setting, axes, lane) for lane in ones], None)
+    each = number // threads
+    parts = [slice(first, first + each) for first in range(0, number, each)]
+    return Shares(parts, [_share(setting, axes, part) for part in parts], lanes)
+
+
+def advance(
+    setting: Setting, state: State, rounds: int, at_once: int | None, shares: Shares | None = None
+) -> tuple[State, Array]:
+    """``rounds`` more rounds: the new state, and how active each stage was (executions, participants, local steps).
+
+    A batch needs its ``shares``.
+    """
+    start = int(state.round)
+    bounds = jnp.int32(start), jnp.int32(start + rounds)
+    state = replace(state, round=None)
+
+    def run(setting: Setting, state: State, lanes: Axes | None) -> tuple[State, Array]:
+        return jax.block_until_ready(compiled_rounds((setting, *bounds, at_once, lanes), state))
+
+    if shares is None:
+        moved, activity = run(setting, state, None)
+    else:
+        states = [_share(state, eqx.if_array(0), place) for place in shares.places]
+        lanes = [shares.lanes] * len(states)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            done = list(pool.map(run, shares.settings, states, lanes))
+        join = jnp.stack if shares.lanes is None else jnp.concatenate
+        moved, activity = jax.tree.map(lambda *leaves: join(leaves), *done)
+    return replace(moved, round=start + rounds), activity
+
+
+def _share(whole: Tree, axes: Tree, lanes: int | slice) -> Tree:
+    """Some of the lanes, or one without its axis."""
+
+    def cut(axis: Any, tree: Tree) -> Tree:
+        axis = axis if callable(axis) else eqx.if_array(axis)
+        return jax.tree.map(lambda leaf: leaf if axis(leaf) is None else leaf[lanes], tree)
+
+    return jax.tree.map(cut, axes, whole, is_leaf=lambda axis: axis is None)
 
 
 @dataclass(frozen=True)
@@ -73,7 +133,7 @@ class Simulation:
     setting: Setting
     costs: Sequence[Cost]
     at_once: int | None
-    shares: "Shares | None"
+    shares: Shares | None
     stride: None = None
 
     def advance(self, state: State, rounds: int) -> tuple[State, Array]:
@@ -86,252 +146,3 @@ class Simulation:
 
     def memory(self) -> None:
         """The state is all there is."""
-
-
-class _Compiled(Walk):
-    """Participants side by side under ``vmap``; loops and choices inside the program.
-
-    ``Moment.more`` holds the table of what all clients keep, when each was last counted, whether all is finite, and the
-    activity: activity[stage] = how often the stage was executed, by how many participants, with how many local steps
-    together; the same once more for round 0 alone.
-    """
-
-    def __init__(self, setting: Setting, state: "State", at_once: int | None):
-        super().__init__(setting, state.round)
-        self.last = state.last
-        self.alive = state.died < 0
-        self.at_once = at_once
-
-    def draw(self, number: Any) -> tuple[Array, Array]:
-        """Participants, padded to a multiple of the number computed at once."""
-        ids, mask = self.setting.participants(self.round, number)
-        group = self.at_once or 1
-        extra = -ids.shape[0] % group if group < ids.shape[0] else 0
-        return jnp.pad(ids, (0, extra), mode="edge"), jnp.pad(mask, (0, extra))
-
-    def repeat(self, stage: Repeat, at: Moment, index: Any, number: int) -> Moment:
-        """One ``fori_loop``."""
-
-        def body(k: Array, at: Moment) -> Moment:
-            return self.run(stage.stages, at, index * stage.count + k, number)
-
-        at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(body, jnp.int32(0), at).carry))
-        return jax.lax.fori_loop(0, stage.count, body, at)
-
-    def exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
-        """The exchange under a ``cond`` if it has a condition."""
-        do = partial(self._exchange, stage, index=index, number=number)
-        if stage.when is None:
-            return do(at)
-        at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(do, at).carry))
-        wanted = stage.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
-        return jax.lax.cond(wanted, do, lambda at: at, at)
-
-    def _exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
-        if stage.draw == "fresh":
-            table, last, finite, activity = self.count(at)
-            ids, mask = self.draw(at.draws + 1)
-            more = table, last, finite, activity
-            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=get_rows(table, ids), more=more)
-        else:
-            at = replace(at, draws=jnp.maximum(at.draws, 0))
-        down = stage.down(at.server)
-
-        private = {} if stage.private is None else _padded(stage.private(at.server), at.ids.shape[0])
-
-        def one(id: Array, mine: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-            local = self.setting.local(id, self.round, index, self.last[id])
-            return stage.work(local, {**down, **mine}, keep, carry)
-
-        own = (at.ids, private, at.keep, at.carry)
-
-        if self.at_once is None or self.at_once >= at.ids.shape[0]:
-            up, keep, carry = jax.vmap(one)(*own)
-            received = mean_of(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, up)
-        else:
-            received, keep, carry = self._in_groups(stage, one, own, at)
-        server = stage.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
-        table, last, finite, activity = at.more
-        finite = finite & all_finite((received, keep))
-        more = table, last, finite, self._note(activity, number, at)
-        return replace(at, server=server, keep=keep, carry=carry, more=more)
-
-    def count(self, at: Moment) -> tuple[Tree, Array, Array, Array]:
-        """Writes back what the participants of the present draw keep, unless a number was not finite."""
-        table, last, finite, activity = at.more
-        counted = at.mask & self.alive & finite & (at.draws >= 0)
-        now = jnp.full(at.ids.shape, self.round, jnp.int32)
-        return put_rows(table, at.ids, counted, at.keep), put_rows(last, at.ids, counted, now), finite, activity
-
-    def _in_groups(self, stage: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
-        """The same with a bounded number of clients at a time; the mean is summed up group by group."""
-        shapes = eqx.filter_eval_shape(jax.vmap(one), *own)[0]
-        weights = slot_weights(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
-        stacked = [part for part, w in weights.items() if w is None]
-
-        def computed(mask: Array, mine: Tree) -> Tree:
-            """What a group makes; nothing is computed for one that is only there to fill up."""
-            shape = eqx.filter_eval_shape(jax.vmap(one), *mine)
-            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-            return jax.lax.cond(mask.any(), lambda: jax.vmap(one)(*mine), lambda: nothing)
-
-        def split(tree: Tree) -> Tree:
-            return jax.tree.map(lambda leaf: leaf.reshape(-1, self.at_once, *leaf.shape[1:]), tree)
-
-        def group(total: Tree, inputs: Tree) -> tuple[Tree, Tree]:
-            w, mask, mine = inputs
-            up, keep, carry = computed(mask, mine)
-            received = combine(w, up)
-            rows = {part: received.pop(part) for part in stacked}
-            return jax.tree.map(jnp.add, total, received), (rows, keep, carry)
-
-        zero = {
-            part: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shape)
-            for part, shape in shapes.items()
-            if part not in stacked
-        }
-        total, rest = jax.lax.scan(group, zero, (split(weights), split(at.mask), split(own)))
-        rows, keep, carry = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rest)
-        return {**total, **rows}, keep, carry
-
-    def server(self, stage: Server, at: Moment, index: Any, number: int) -> Moment:
-        """The server's step."""
-        at = super().server(stage, at, index, number)
-        table, last, finite, activity = at.more
-        return replace(at, more=(table, last, finite, self._note(activity, number, at)))
-
-    def _note(self, activity: Array, number: int, at: Moment) -> Array:
-        steps = self.setting.steps
-        if steps.fixed:
-            taus = jnp.full(at.ids.shape, steps.low, jnp.int32)
-        else:
-            taus = jax.vmap(lambda id: steps.draw(self.setting.key, id, self.round))(at.ids)
-        now = jnp.stack([jnp.int32(1), at.mask.sum(dtype=jnp.int32), jnp.where(at.mask, taus, 0).sum(dtype=jnp.int32)])
-        now = jnp.where(self.alive, now, 0)  # a frozen lane costs nothing
-        return activity.at[number].add(jnp.stack([now, jnp.where(self.round == 0, now, 0)]))
-
-
-def _padded(rows: Tree, slots: int) -> Tree:
-    """Rows for slots that only fill up the last group."""
-    return jax.tree.map(
-        lambda leaf: jnp.pad(leaf, [(0, slots - leaf.shape[0])] + [(0, 0)] * (leaf.ndim - 1), mode="edge"), rows
-    )
-
-
-def _as_after(carry: Tree, after: Tree) -> Tree:
-    """The carry as it is, or zeros of the structure it will have."""
-    if same_structure(carry, after):
-        return carry
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), after)
-
-
-def _one_round(setting: Setting, state: State, activity: Array, at_once: int | None) -> tuple[State, Array]:
-    walk = _Compiled(setting, state, at_once)
-    ids, mask = walk.draw(0)
-    more = (state.keep, state.last, jnp.bool_(True), activity)
-    at = Moment(state.server, get_rows(state.keep, ids), None, ids, mask, jnp.int32(-1), more)
-    at = walk.run(setting.algorithm.round(), at)
-    table, last, finite, activity = at.more
-    finite = finite & all_finite(at.server)
-    table, last, finite, activity = walk.count(replace(at, more=(table, last, finite, activity)))
-    alive = walk.alive & finite
-    server = jax.tree.map(lambda new, old: jnp.where(alive, new, old), at.server, state.server)
-    died = jnp.where(walk.alive & ~finite, state.round, state.died)
-    return State(state.round, server, table, last, died), activity
-
-
-@eqx.filter_jit(donate="all-except-first")
-def _advance(fixed: tuple[Setting, Array, Array, int | None, Any], state: State) -> tuple[State, Array]:
-    """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
-    setting, start, stop, at_once, lanes = fixed
-    shape = (count_stages(setting.algorithm.round()), 2, 3)
-
-    def run(setting: Setting, state: State) -> tuple[State, Array]:
-        def body(round: Array, carried: tuple[State, Array]) -> tuple[State, Array]:
-            state, activity = carried
-            state, activity = _one_round(setting, replace(state, round=round), activity, at_once)
-            return replace(state, round=None), activity
-
-        return jax.lax.fori_loop(start, stop, body, (state, jnp.zeros(shape, jnp.int32)))
-
-    if lanes is None:
-        return run(setting, state)
-    return eqx.filter_vmap(run, in_axes=(_lane_axes(setting, lanes), 0))(setting, state)
-
-
-def _lane_axes(setting: Setting, lanes: tuple[int | None, ...]) -> Setting:
-    """Which arrays of a setting have an axis of lanes: keys, rates, and those of the clients that ``lanes`` tells."""
-    return Setting(
-        flat=None,  # type: ignore[arg-type]
-        algorithm=eqx.if_array(0),  # type: ignore[arg-type]
-        clients=jax.tree.unflatten(jax.tree.structure(setting.clients), lanes),
-        participation=None,  # type: ignore[arg-type]
-        steps=None,  # type: ignore[arg-type]
-        batch_size=setting.batch_size,
-        key=0,  # type: ignore[arg-type]
-        x0=0,  # type: ignore[arg-type]
-    )
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The lanes of a batch as they are dealt out to threads: where each share lies, and its part of the setting."""
-
-    places: list[int] | list[slice]
-    settings: list[Setting]
-    lanes: tuple[int | None, ...] | None
-    """Which leaves of the clients have an axis of lanes; None if every share is one lane without its axis."""
-
-
-def deal(setting: Setting, state: State, lanes: tuple[int | None, ...]) -> Shares:
-    """``lanes`` says which leaves of the clients have an axis of lanes.
-
-    Programs leave cores idle, so the lanes are dealt out to as many threads as there are cores: in equal shares, which
-    are the same program, or one by one if that cannot be, or if the problem is so large that lanes side by side only fall
-    out of the cache.
-    """
-    number, threads = setting.key.shape[0], os.cpu_count() or 1
-    large = sum(leaf.size for leaf in jax.tree.leaves(state.server)) > LARGE * number
-    axes = _lane_axes(setting, lanes)
-    if large or number % threads:
-        ones = list(range(number))
-        return Shares(ones, [_share(setting, axes, lane) for lane in ones], None)
-    each = number // threads
-    parts = [slice(first, first + each) for first in range(0, number, each)]
-    return Shares(parts, [_share(setting, axes, part) for part in parts], lanes)
-
-
-def advance(
-    setting: Setting, state: State, rounds: int, at_once: int | None, shares: Shares | None = None
-) -> tuple[State, Array]:
-    """``rounds`` more rounds: the new state, and how active each stage was (executions, participants, local steps).
-
-    A batch needs its ``shares``.
-    """
-    start = int(state.round)
-    bounds = jnp.int32(start), jnp.int32(start + rounds)
-    state = replace(state, round=None)
-
-    def run(setting: Setting, state: State, lanes: tuple[int | None, ...] | None) -> tuple[State, Array]:
-        return jax.block_until_ready(_advance((setting, *bounds, at_once, lanes), state))
-
-    if shares is None:
-        moved, activity = run(setting, state, None)
-    else:
-        states = [_share(state, eqx.if_array(0), place) for place in shares.places]
-        lanes = [shares.lanes] * len(states)
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            done = list(pool.map(run, shares.settings, states, lanes))
-        join = jnp.stack if shares.lanes is None else jnp.concatenate
-        moved, activity = jax.tree.map(lambda *leaves: join(leaves), *done)
-    return replace(moved, round=start + rounds), activity
-
-
-def _share(whole: Tree, axes: Tree, lanes: int | slice) -> Tree:
-    """Some of the lanes, or one without its axis."""
-
-    def cut(axis: Any, tree: Tree) -> Tree:
-        axis = axis if callable(axis) else eqx.if_array(axis)
-        return jax.tree.map(lambda leaf: leaf if axis(leaf) is None else leaf[lanes], tree)
-
-    return jax.tree.map(cut, axes, whole, is_leaf=lambda axis: axis is None)

@@ -21,7 +21,7 @@ import rookery as rk
 from rookery.aggregation.mean import mean_of, participant_weights
 from rookery.algorithm.walk import not_finite
 from rookery.algorithms.steps import only
-from rookery.engines.simulator import _advance
+from rookery.engines.compiled import compiled_rounds
 from rookery.problem.keys import PARTICIPANTS, Stream, _threefry, as_key, fold
 from rookery.problem.layout import Layout
 from rookery.problem.measures import objectives
@@ -860,7 +860,7 @@ def test_a_float32_run_stays_float32_beside_float64_ones(name):
         given = single(exact.problem, exact.kind(), clients, x0, y0, local_steps=steps, batch_size=2, participation=2)
         run = prepare(given).run
         state = replace(run.initial_state(), round=None)
-        after, _ = eqx.filter_eval_shape(_advance, (run.setting, jnp.int32(0), jnp.int32(1), None, None), state)
+        after, _ = eqx.filter_eval_shape(compiled_rounds, (run.setting, jnp.int32(0), jnp.int32(1), None, None), state)
     assert jax.tree.map(jnp.result_type, after.server) == jax.tree.map(jnp.result_type, state.server)
 
 

@@ -64,6 +64,6 @@ def test_a_lane_that_diverges_is_diagnosed_by_the_engine():
 
 
 def test_an_engine_must_be_one():
-    with pytest.raises(TypeError, match="engine must be an rk.Engine"):
+    with pytest.raises(TypeError, match=r"engine must be an rk\.Engine"):
         rk.solve(rk.Minimax(lambda x, y, b: x @ y), "FSGDA", rk.Clients([np.ones(1)]), np.ones(1), np.ones(1),
                  rounds=1, engine=jax)  # fmt: skip
