@@ -52,7 +52,8 @@ class Run:
             return initial_state(self.setting, self.x, self.y)
         alone = [self.lane(lane) for lane in range(self.lanes)]
         states = [replace(initial_state(each.setting, each.x, each.y), round=None) for each in alone]
-        return replace(jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), round=0)
+        stacked: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        return replace(stacked, round=0)
 
     def lane(self, lane: int) -> "Run":
         """The run of one lane alone, from the start."""

@@ -45,7 +45,8 @@ class Compiled(Walk):
             return self.run(stage.stages, at, index * stage.count + k, number)
 
         at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(body, jnp.int32(0), at).carry))
-        return jax.lax.fori_loop(0, stage.count, body, at)
+        after: Moment = jax.lax.fori_loop(0, stage.count, body, at)
+        return after
 
     def exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
         """The exchange under a ``cond`` if it has a condition."""
@@ -54,7 +55,8 @@ class Compiled(Walk):
             return do(at)
         at = replace(at, carry=_as_after(at.carry, eqx.filter_eval_shape(do, at).carry))
         wanted = stage.when(at.server, self.setting.context(self.round, index, at.ids, at.mask))
-        return jax.lax.cond(wanted, do, lambda at: at, at)
+        after: Moment = jax.lax.cond(wanted, do, lambda at: at, at)
+        return after
 
     def _exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
         if stage.draw == "fresh":
@@ -181,11 +183,14 @@ def compiled_rounds(fixed: tuple[Setting, Array, Array, int | None, Any], state:
             state, activity = _one_round(setting, replace(state, round=round), activity, at_once)
             return replace(state, round=None), activity
 
-        return jax.lax.fori_loop(start, stop, body, (state, jnp.zeros(shape, jnp.int32)))
+        nothing = jnp.zeros(shape, jnp.int32)
+        after: tuple[State, Array] = jax.lax.fori_loop(start, stop, body, (state, nothing))
+        return after
 
     if lanes is None:
         return run(setting, state)
-    return eqx.filter_vmap(run, in_axes=(lane_axes(setting, lanes), 0))(setting, state)
+    batched: tuple[State, Array] = eqx.filter_vmap(run, in_axes=(lane_axes(setting, lanes), 0))(setting, state)
+    return batched
 
 
 def lane_axes(setting: Setting, lanes: Axes) -> Setting:

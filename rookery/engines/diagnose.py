@@ -1,8 +1,8 @@
 """Where a run that diverged met its first number that is not finite, found when somebody asks."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -116,10 +116,14 @@ def _spoiled(made: tuple[Tree, Tree, Tree]) -> str | None:
     return not_finite({**up, "kept": keep})
 
 
-_compiled: Any = partial(
-    eqx.filter_jit, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-)
-"""For programs that run a few times: what they save is less than it takes to make them faster."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _compiled(function: F) -> F:
+    """For programs that run a few times: what they save is less than it takes to make them faster."""
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    compiled: F = eqx.filter_jit(function, compiler_options=options)
+    return compiled
 
 
 @_compiled
@@ -217,6 +221,7 @@ def _with_tiny_steps(algorithm: Algorithm) -> Algorithm:
         plain = eqx.is_array(rate)  # a schedule becomes a constant
         return jnp.minimum(rate, TINY) if plain else jnp.full((), TINY, jax.tree.leaves(rate)[0].dtype)
 
-    return eqx.tree_at(
+    careful: Algorithm = eqx.tree_at(
         lambda a: [getattr(a, name) for name in chosen], algorithm, [smaller(rates[name]) for name in chosen]
     )
+    return careful

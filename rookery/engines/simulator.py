@@ -63,7 +63,8 @@ def advance(
     state = replace(state, round=None)
 
     def run(setting: Setting, state: State, lanes: Axes | None) -> tuple[State, Array]:
-        return jax.block_until_ready(compiled_rounds((setting, *bounds, at_once, lanes), state))
+        made: tuple[State, Array] = jax.block_until_ready(compiled_rounds((setting, *bounds, at_once, lanes), state))
+        return made
 
     if shares is None:
         moved, activity = run(setting, state, None)

@@ -106,7 +106,7 @@ def _read_arrays(path: Path, told: Mapping[str, Any], run: Run) -> State:
     names = [_name(path) for path, _ in leaves]
     if sorted(names) != sorted(arrays):
         raise ValueError(f"it should hold {', '.join(names)}, it holds {', '.join(arrays)}")
-    state = jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in names])
+    state: State = jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in names])
     return replace(state, round=int(told["round"]))
 
 
