@@ -122,7 +122,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _compiled(function: F) -> F:
     """For programs that run a few times: what they save is less than it takes to make them faster."""
     options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    compiled: F = eqx.filter_jit(function, compiler_options=options)
+    jit: Any = eqx.filter_jit  # whose types do not tell of compiler_options
+    compiled: F = jit(function, compiler_options=options)
     return compiled
 
 
