@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,12 @@ def test_words_of_the_glossary_that_pages_link_to_are_there():
     for page in [*PAGES, *API.glob("*.md")]:
         wanted = set(re.findall(r"glossary\.md#([^)]+)\)", page.read_text()))
         assert wanted <= anchors, f"{page.name}: {wanted - anchors}"
+
+
+def test_the_version_is_that_of_pyproject():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert rk.__version__ == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.slow
