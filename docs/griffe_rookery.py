@@ -1,4 +1,4 @@
-"""How the API pages read the sources: Equinox modules have a signature, and docstrings are plain text, not Markdown."""
+"""How the API pages read the sources: fields make a signature, and docstrings are plain text, not Markdown."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ def read(at: Object) -> None:
     """Everything in this module or class."""
     if at.docstring:
         at.docstring.value = as_markdown(at.docstring.value)
-    if isinstance(at, Class) and "__init__" not in at.members and is_equinox(at):
+    if isinstance(at, Class) and "__init__" not in at.members and has_fields(at):
         at.set_member("__init__", signature(at))
     for member in list(at.members.values()):
         if not member.is_alias:
@@ -45,17 +45,17 @@ def as_markdown(text: str) -> str:
     return "\n\n".join(blocks)
 
 
-def is_equinox(at: Class) -> bool:
-    """Whether it derives from ``equinox.Module``, so that its fields are the parameters of its constructor."""
+def has_fields(at: Class) -> bool:
+    """Whether its fields are the parameters of its constructor, as those of Equinox modules and named tuples are."""
     return any(
-        isinstance(base, Expr) and base.canonical_path == "equinox.Module"
+        isinstance(base, Expr) and base.canonical_path in ("equinox.Module", "typing.NamedTuple")
         for kind in (at, *at.mro())
         for base in kind.bases
     )
 
 
 def signature(at: Class) -> Function:
-    """The constructor that Equinox makes: one parameter a field, those of base classes first."""
+    """The constructor that is made of them: one parameter for each field, those of base classes first."""
     fields: dict[str, Parameter] = {}
     for kind in (*reversed(at.mro()), at):
         if "__init__" in kind.members and not kind.members["__init__"].labels & {"from fields"}:

@@ -7,7 +7,7 @@ functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with a
 from importlib.metadata import version
 
 from rookery import _importing  # noqa: F401
-from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.aggitd import FBOAggITD
 from rookery.algorithms.codasca import CODASCA, CODAPlus
@@ -146,6 +146,7 @@ __all__ = [
     # writing algorithms
     "Algorithm",
     "Exchange",
+    "Reply",
     "Repeat",
     "Server",
     "Local",

@@ -1,5 +1,6 @@
 """Every code block of the README and of the docs runs; generated tables are current; the site builds."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -106,6 +107,16 @@ def test_the_catalogue_finds_out_who_needs_everybody():
 def test_every_public_name_stands_on_one_page_of_the_reference():
     pages = {page.name: re.findall(r"^::: rookery\.(\S+)$", page.read_text(), re.M) for page in API.glob("*.md")}
     assert Counter(name for names in pages.values() for name in names) == Counter(rk.__all__), pages
+
+
+def test_docstrings_are_plain_text_on_the_pages_of_the_reference():
+    spec = importlib.util.spec_from_file_location("griffe_rookery", ROOT / "docs" / "griffe_rookery.py")
+    reading = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reading)
+    assert reading.as_markdown("y*(x), an *emphasis*, :class:`Box`") == "y\\*(x), an *emphasis*, ``Box``"
+    assert reading.as_markdown("Is:\n\n    y* = ``code``") == "Is:\n\n    y* = code"
+    assert reading.as_markdown("a, b      two\nlonger    one") == "    a, b      two\n    longer    one"
+    assert reading.as_markdown("Args:\n    y: near y*.") == "Args:\n    y: near y\\*."
 
 
 def test_every_page_is_in_the_navigation():
