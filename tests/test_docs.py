@@ -1,14 +1,18 @@
 """Every code block of the README and of the docs runs; generated tables are current; the site builds."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from markdown.extensions.toc import slugify
 from typer.testing import CliRunner
 
 import rookery as rk
@@ -16,6 +20,8 @@ from rookery.catalogue import catalogue, describe, markdown, tasks_markdown
 from rookery.cli.main import app
 
 ROOT = Path(__file__).parent.parent
+API = ROOT / "docs" / "api"
+GLOSSARY = ROOT / "docs" / "glossary.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -98,6 +104,40 @@ def test_the_catalogue_finds_out_who_needs_everybody():
     assert describe(rk.FedBiO()).partial == "yes"
 
 
+def test_every_public_name_stands_on_one_page_of_the_reference():
+    pages = {page.name: re.findall(r"^::: rookery\.(\S+)$", page.read_text(), re.M) for page in API.glob("*.md")}
+    assert Counter(name for names in pages.values() for name in names) == Counter(rk.__all__), pages
+
+
+def test_docstrings_are_plain_text_on_the_pages_of_the_reference():
+    spec = importlib.util.spec_from_file_location("griffe_rookery", ROOT / "docs" / "griffe_rookery.py")
+    reading = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reading)
+    assert reading.as_markdown("y*(x), an *emphasis*, :class:`Box`") == "y\\*(x), an *emphasis*, ``Box``"
+    assert reading.as_markdown("Is:\n\n    y* = ``code``") == "Is:\n\n    y* = code"
+    assert reading.as_markdown("a, b      two\nlonger    one") == "    a, b      two\n    longer    one"
+    assert reading.as_markdown("Args:\n    y: near y*.") == "Args:\n    y: near y\\*."
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
+    written = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(written)
+
+
+def test_words_of_the_glossary_that_pages_link_to_are_there():
+    anchors = {slugify(title, "-") for title in re.findall(r"^### (.*)$", GLOSSARY.read_text(), re.M)}
+    for page in [*PAGES, *API.glob("*.md")]:
+        wanted = set(re.findall(r"glossary\.md#([^)]+)\)", page.read_text()))
+        assert wanted <= anchors, f"{page.name}: {wanted - anchors}"
+
+
+def test_the_version_is_that_of_pyproject():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert rk.__version__ == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 @pytest.mark.slow
 def test_the_site_builds(tmp_path):
     done = subprocess.run(
@@ -107,3 +147,6 @@ def test_the_site_builds(tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "own_problem" / "index.html").read_text()
     assert "five hospitals" in page
+    reference = (tmp_path / "site" / "api" / "bilevel" / "index.html").read_text()
+    assert "rookery.FedBiO" in reference
+    assert "eta_x" in reference, "the fields of an Equinox module are its signature"
