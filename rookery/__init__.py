@@ -5,7 +5,7 @@ functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with a
 """
 
 from rookery import _importing  # noqa: F401
-from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.aggitd import FBOAggITD
 from rookery.algorithms.codasca import CODASCA, CODAPlus
@@ -121,6 +121,7 @@ __all__ = [
     "Product",
     "Repeat",
     "Replay",
+    "Reply",
     "RfhoCW",
     "Schedule",
     "Server",
