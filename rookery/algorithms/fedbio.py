@@ -11,6 +11,7 @@ A round is I iterations of a box; its averages end the round. With constraints (
 X and Y before every local step, so that no derivative is taken outside, and at the server after the average.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -97,7 +98,7 @@ class FedBiO(Algorithm):
         """One exchange of iterates."""
         return (Exchange(only("x", "y", "z"), self.client, receive),)
 
-    def client(self, local: Local, down: Tree) -> Vectors:
+    def client(self, local: Local, down: Tree) -> Tree:
         """Lines 4–7 and 12, I times."""
         eta = in_round(local.round, x=self.eta_x, y=self.eta_y, z=self.eta_z)
 
@@ -289,8 +290,8 @@ class DistBiO(OwnLowerLevels):
     """DistBiO: FedBiO-Local with one local step.
 
     Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a baseline, Algorithm 3 with
-    I = 1. Update, symbols and arguments are those of :class:`FedBiOLocal`; no values of its own are published.
+    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
+    baseline, Algorithm 3 with I = 1. Update, symbols and arguments are those of :class:`FedBiOLocal`; no values of its own are published.
     """
 
     name: ClassVar[str] = "DistBiO"
@@ -371,7 +372,7 @@ class OwnLowerLevelsStorm(Algorithm):
         d = storm(D(new), D(carry["old"]), carry["d"], self.beta(local, local.max_tau))
         return Reply({"x": d["x"]}, keep={**keep, "d_y": d["y"]})
 
-    def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Any:
+    def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
         """D_x = Φ_i and D_y = ∇_y g_i on one draw, as a function of the point."""
         return own_directions(local, k, self.neumann_step, self.products, ahead, times)
 
@@ -423,8 +424,8 @@ class DistBiOAcc(OwnLowerLevelsStorm):
     """DistBiOAcc: FedBiOAcc-Local with one local step.
 
     Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a baseline, Algorithm 4 with
-    I = 1. Update, symbols and arguments are those of :class:`FedBiOAccLocal`; no values of its own are published.
+    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
+    baseline, Algorithm 4 with I = 1. Update, symbols and arguments are those of :class:`FedBiOAccLocal`; no values of its own are published.
     """
 
     name: ClassVar[str] = "DistBiOAcc"

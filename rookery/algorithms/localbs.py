@@ -3,6 +3,7 @@
 None of their papers was at hand: the updates are inferred from how other papers describe them.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -41,6 +42,9 @@ from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
 from rookery.typing import Tree, Vectors, X, Y
 
+Directions = Callable[[Vectors], Vectors]
+"""The directions on one draw, as a function of the point."""
+
 
 class LocalHypergradients(Algorithm):
     """Abstract: (x, y) moved along d_x and d_y, all four averaged every τ steps; a member says how it moves and estimates.
@@ -77,7 +81,7 @@ class LocalHypergradients(Algorithm):
         """A local step with the rates η_v δ_s, before the projection."""
         raise NotImplementedError
 
-    def estimate(self, D: Any, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
+    def estimate(self, D: Directions, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         """The next directions, with β_v = c_v δ_s² and D(v) the directions at v on one draw."""
         raise NotImplementedError
 
@@ -111,7 +115,7 @@ class LocalHypergradients(Algorithm):
         D = self.directions(local, 0, ahead=1)
         return self.estimate(D, down, carry["old"], carry["d"], self.beta(local, local.max_tau))
 
-    def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Any:
+    def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Directions:
         """D_x = Φ_i and D_y = ∇_y g_i on one draw, as a function of the point."""
         return own_directions(local, k, self.neumann_step, self.products, ahead, times)
 
@@ -168,7 +172,7 @@ class LocalBSGVR(LocalHypergradients):
         """v − η_v δ_s d_v."""
         return descend(v, d, eta)
 
-    def estimate(self, D: Any, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
+    def estimate(self, D: Directions, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         """STORM."""
         return storm(D(new), D(old), d, beta)
 
@@ -199,7 +203,7 @@ class LocalBSGM(LocalHypergradients):
         """v − η_v δ_s d_v."""
         return descend(v, d, eta)
 
-    def estimate(self, D: Any, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
+    def estimate(self, D: Directions, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         """The moving average; the old point is not needed."""
         return moving_average(D(new), d, beta)
 
@@ -245,7 +249,7 @@ class AdaFBiO(LocalHypergradients):
         scaled = {"x": d["x"] / (jnp.sqrt(down["a"]) + self.epsilon), "y": d["y"] / (down["b"] + self.epsilon)}
         return descend(v, scaled, eta)
 
-    def estimate(self, D: Any, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
+    def estimate(self, D: Directions, new: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         """STORM."""
         return storm(D(new), D(old), d, beta)
 

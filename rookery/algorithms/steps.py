@@ -145,7 +145,8 @@ def feasible(here: Local | Context, v: Vectors) -> Vectors:
 
 def ball(z: Y, radius: Any) -> Y:
     """z·min(1, r/‖z‖), the projection on the ball; an infinite radius (which Optax's projection does not take) is none."""
-    return z * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(z), jnp.finfo(z.dtype).tiny))
+    finfo: Any = jnp.finfo  # has no types
+    return z * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(z), finfo(z.dtype).tiny))
 
 
 def in_ball(v: Vectors, radius: Any) -> Vectors:
@@ -161,21 +162,23 @@ def receive(ctx: Context, server: Tree, mean: Tree) -> Tree:
 def sgd_steps(local: Local, number: Any, x: X, y: Y, beta: Any) -> Y:
     """y_i ← y_i − β ∇_y g(x, y_i; ζ), τ_i times from y; ``number`` counts such loops of a round."""
 
-    def step(k: Any, y_i: Y) -> Y:
+    def step(k: Any, y_i: Y) -> Tree:
         y_i = local.project_y(y_i)
         return y_i - beta * local.g(number * local.max_tau + k, "y").grad_y(x, y_i)
 
-    return local.loop(step, y)
+    made: Y = local.loop(step, y)
+    return made
 
 
 def svrg_steps(local: Local, number: Any, x: X, y: Y, q: Y, beta: Any) -> Y:
     """y_i ← y_i − β(∇_y g(x, y_i; ζ) − ∇_y g(x, y; ζ) + q), τ_i times from y; ``number`` as for ``sgd_steps``."""
 
-    def step(k: Any, y_i: Y) -> Y:
+    def step(k: Any, y_i: Y) -> Tree:
         g, y_i = local.g(number * local.max_tau + k, "y"), local.project_y(y_i)
         return y_i - beta * (g.grad_y(x, y_i) - g.grad_y(x, y) + q)
 
-    return local.loop(step, y)
+    made: Y = local.loop(step, y)
+    return made
 
 
 # --- what else the rounds are made of ---------------------------------------------------------------------------------
