@@ -7,7 +7,7 @@ functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with a
 from rookery import _importing  # noqa: F401
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.aggitd import FBOAggITD
+from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedavg import FedAvg
@@ -15,7 +15,9 @@ from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, Fe
 from rookery.algorithms.fedmbo import FedMBO
 from rookery.algorithms.fednest import (
     FedNest,
+    FedNestCode,
     FedNestMinimax,
+    FedNestRandom,
     FedNestSGD,
     LFedNest,
     LFedNestMinimax,
@@ -63,6 +65,7 @@ __all__ = [
     "AFL",
     "ASFBO",
     "CODASCA",
+    "FBOITD",
     "FSGDA",
     "LAASFBO",
     "SAGDA",
@@ -86,6 +89,7 @@ __all__ = [
     "ExactGD",
     "Exchange",
     "FBOAggITD",
+    "FBOAggITDSVRG",
     "FedAvg",
     "FedBiO",
     "FedBiOAcc",
@@ -94,7 +98,9 @@ __all__ = [
     "FedMBO",
     "FedNest",
     "FedNestCW",
+    "FedNestCode",
     "FedNestMinimax",
+    "FedNestRandom",
     "FedNestSGD",
     "FedSGDAM",
     "FedSGDAPlus",

@@ -13,15 +13,16 @@ from rookery.typing import Tree, Vectors
 class FedAvg(Algorithm):
     """FedAvg on the lower level alone: x stays where it starts (all samples of weight 1, say), only y is learned.
 
-    Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas. Communication-efficient learning of deep
-    networks from decentralized data. Artificial Intelligence and Statistics (PMLR), pp. 1273–1282, 2017. Here as FedBiOAcc's paper
-    runs it, the reference on noisy labels (section 5.1).
+    Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas. Communication-efficient learning
+    of deep networks from decentralized data. Artificial Intelligence and Statistics (PMLR), pp. 1273–1282, 2017. Here
+    as FedBiOAcc's paper runs it, the reference on noisy labels (section 5.1).
 
     Of a bilevel problem the lower level, min_y G(x0, y). For k < τ, then the average of y:
 
         y ← y − η_y ∇_y g(x0, y)
 
-    y is projected on Y before every local step, so that no gradient is taken outside, and at the server after the average.
+    y is projected on Y before every local step, so that no gradient is taken outside, and at the server after the
+    average.
 
     Args:
         eta_y: step. Not published; local_steps I = 5.

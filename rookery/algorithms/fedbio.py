@@ -7,8 +7,8 @@ J. Li, F. Huang and H. Huang, NeurIPS 2023 (docs/bibliography.md). Paper → her
     c_ω (C_γ), c_ν (c_η, C_η), c_u     c_y, c_x, c_z                   δ, u          delta, offset
     P_r                                the ball of ``radius``          I, M          local_steps (τ), number of clients
 
-A round is I iterations of a box; its averages end the round. With constraints (the paper has none) a point is projected on
-X and Y before every local step, so that no derivative is taken outside, and at the server after the average.
+A round is I iterations of a box; its averages end the round. With constraints (the paper has none) a point is projected
+on X and Y before every local step, so that no derivative is taken outside, and at the server after the average.
 """
 
 from collections.abc import Callable
@@ -57,8 +57,8 @@ from rookery.typing import Tree, Vectors, X, Y
 class FedBiO(Algorithm):
     """FedBiO: local steps on (x, y, z) together, then averages of the iterates; one exchange a round.
 
-    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 2, eq. 6.
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 2, eq. 6.
 
     Bilevel, one lower level for all clients, strongly convex in y. For k < τ, all at the old point, five independent
     batches, then the average of (x, y, z):
@@ -113,16 +113,18 @@ class FedBiO(Algorithm):
 class FedBiOAcc(Algorithm):
     """FedBiOAcc: STORM on the three directions of FedBiO; iterates and directions are averaged, two exchanges a round.
 
-    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 1, eqs. 7–8.
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 1, eqs.
+    7–8.
 
-    Bilevel, one lower level for all clients, strongly convex in y. With s = 1, 2, ... counting local steps, v = x, y, z:
+    Bilevel, one lower level for all clients, strongly convex in y. With s = 1, 2, ... counting local steps, v = x, y,
+    z:
 
         v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps             (lines 4–9)
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the average  (lines 10–15)
 
-    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old point
-    is the client's own, also right after an average. A round's participants take part in both exchanges.
+    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old
+    point is the client's own, also right after an average. A round's participants take part in both exchanges.
 
     Paper → here: u_t → z;  ω, ν, q → d_y, d_x, d_z;  γ, η, τ → eta_y, eta_x, eta_z;  c_ω, c_ν, c_u → c_y, c_x, c_z;
     α_t → δ_s = delta/(offset + s)^{1/3};  I → local_steps.
@@ -267,8 +269,9 @@ class OwnLowerLevels(Algorithm):
 class FedBiOLocal(OwnLowerLevels):
     """FedBiO-Local: FedBiO for a lower level of each client's own; only x travels.
 
-    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 3, eq. 11.
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 3, eq.
+    11.
 
     Bilevel, min_x Σ p_i f_i(x, y_i*(x)), g_i strongly convex in y. For k < τ, at the old point, then the average of x:
 
@@ -289,9 +292,10 @@ class FedBiOLocal(OwnLowerLevels):
 class DistBiO(OwnLowerLevels):
     """DistBiO: FedBiO-Local with one local step.
 
-    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
-    baseline, Algorithm 3 with I = 1. Update, symbols and arguments are those of :class:`FedBiOLocal`; no values of its own are published.
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
+    baseline, Algorithm 3 with I = 1. Update, symbols and arguments are those of :class:`FedBiOLocal`; no values of its
+    own are published.
     """
 
     name: ClassVar[str] = "DistBiO"
@@ -389,19 +393,20 @@ class OwnLowerLevelsStorm(Algorithm):
 class FedBiOAccLocal(OwnLowerLevelsStorm):
     """FedBiOAcc-Local: STORM on d_x and d_y for a lower level of each client's own; clients keep y_i and d_y,i.
 
-    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 4.
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 4.
 
-    Bilevel, min_x Σ p_i f_i(x, y_i*(x)), g_i strongly convex in y. With D_x = Φ_i of :class:`FedBiOLocal`, D_y = ∇_y g_i:
+    Bilevel, min_x Σ p_i f_i(x, y_i*(x)), g_i strongly convex in y. With D_x = Φ_i of :class:`FedBiOLocal`, D_y = ∇_y
+    g_i:
 
         y_i ← Π_Y(y_i − η_y δ_s d_y,i),   x ← Π_X(x − η_x δ_s d_x)           x averaged every τ steps         (lines 4–9)
         d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ))                d_x averaged every τ steps, d_y never (10–17)
 
-    A round's last step of x is averaged first, then projected by the server. A client that missed a round takes a fresh d_y,
-    for its old one is stale.
+    A round's last step of x is averaged first, then projected by the server. A client that missed a round takes a fresh
+    d_y, for its old one is stale.
 
-    Paper → here: ω, ν → d_y, d_x;  γ, η → eta_y, eta_x;  c_ω, c_ν (C_η) → c_y, c_x;  α_t → δ_s = delta/(offset + s)^{1/3};
-    the τ of eq. 11 → neumann_step;  Q → products;  I → local_steps.
+    Paper → here: ω, ν → d_y, d_x; γ, η → eta_y, eta_x; c_ω, c_ν (C_η) → c_y, c_x; α_t → δ_s = delta/(offset +
+    s)^{1/3}; the τ of eq. 11 → neumann_step; Q → products; I → local_steps.
 
     Args:
         eta_x, eta_y: steps. Published (I = 5): Omniglot 1 and 0.4, MiniImageNet 1 and 0.05.
@@ -423,9 +428,10 @@ class FedBiOAccLocal(OwnLowerLevelsStorm):
 class DistBiOAcc(OwnLowerLevelsStorm):
     """DistBiOAcc: FedBiOAcc-Local with one local step.
 
-    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local Lower
-    Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
-    baseline, Algorithm 4 with I = 1. Update, symbols and arguments are those of :class:`FedBiOAccLocal`; no values of its own are published.
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
+    baseline, Algorithm 4 with I = 1. Update, symbols and arguments are those of :class:`FedBiOAccLocal`; no values of
+    its own are published.
     """
 
     name: ClassVar[str] = "DistBiOAcc"

@@ -137,9 +137,9 @@ class LocalHypergradients(Algorithm):
 class LocalBSGVR(LocalHypergradients):
     """Local-BSGVR: STORM on local hypergradients, both levels averaged; two exchanges a round.
 
-    Hongchang Gao. On the convergence of momentum-based algorithms for federated stochastic bilevel optimization problems.
-    arXiv:2204.13299, 2022 (one of the lists that cite it leaves out "stochastic"). Its box was not at hand: this is
-    FedBiOAcc-Local with y and d_y averaged too, which is how FedBiOAcc's paper describes it.
+    Hongchang Gao. On the convergence of momentum-based algorithms for federated stochastic bilevel optimization
+    problems. arXiv:2204.13299, 2022 (one of the lists that cite it leaves out "stochastic"). Its box was not at hand:
+    this is FedBiOAcc-Local with y and d_y averaged too, which is how FedBiOAcc's paper describes it.
 
     Bilevel, one lower level for clients that are alike. D_x = Φ_i by a Neumann series, D_y = ∇_y g_i, no z:
 
@@ -180,8 +180,8 @@ class LocalBSGVR(LocalHypergradients):
 class LocalBSGM(LocalHypergradients):
     """Local-BSGM: Local-BSGVR with a moving average of directions in place of STORM.
 
-    Hongchang Gao. On the convergence of momentum-based algorithms for federated stochastic bilevel optimization problems.
-    arXiv:2204.13299, 2022. Its box was not at hand. Bilevel, one lower level for clients that are alike:
+    Hongchang Gao. On the convergence of momentum-based algorithms for federated stochastic bilevel optimization
+    problems. arXiv:2204.13299, 2022. Its box was not at hand. Bilevel, one lower level for clients that are alike:
 
         v ← Π(v − η_v δ_s d_v),    d_v ← β_v D_v(new) + (1 − β_v) d_v,  β_v = c_v δ_s²,    both averaged every τ steps
 
@@ -211,8 +211,8 @@ class LocalBSGM(LocalHypergradients):
 class AdaFBiO(LocalHypergradients):
     """AdaFBiO: Local-BSGVR with preconditioners, renewed at each average.
 
-    Feihu Huang. Fast adaptive federated bilevel optimization. arXiv:2211.01122, 2022. Known from its abstract (STORM, local
-    steps, adaptive matrices for both levels): one instance of its family, defined here.
+    Feihu Huang. Fast adaptive federated bilevel optimization. arXiv:2211.01122, 2022. Known from its abstract (STORM,
+    local steps, adaptive matrices for both levels): one instance of its family, defined here.
 
     Bilevel, one lower level for clients that are alike. STORM as in Local-BSGVR; with the averaged d_x and d_y
 

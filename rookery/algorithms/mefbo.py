@@ -21,16 +21,17 @@ from rookery.typing import Tree, Vectors, X, Y
 class MeFBO(Algorithm):
     """MeFBO: only first derivatives, the lower level may be nonconvex; one exchange of directions a round.
 
-    Anonymous authors (under double-blind review in the text at hand, venue and year not stated). MeFBO: A Moreau envelope
-    based first-order stochastic gradient method for nonconvex federated bilevel optimization. Algorithm 1, eqs. 7–12.
+    Anonymous authors (under double-blind review in the text at hand, venue and year not stated). MeFBO: A Moreau
+    envelope based first-order stochastic gradient method for nonconvex federated bilevel optimization. Algorithm 1,
+    eqs. 7–12.
 
-    Bilevel, one lower level for all clients, weakly convex in y; x and y may be constrained. From (x, y, θ) of the server, for k < τ,
-    with one batch of f and one of g a step:
+    Bilevel, one lower level for all clients, weakly convex in y; x and y may be constrained. From (x, y, θ) of the
+    server, for k < τ, with one batch of f and one of g a step:
 
-        h_θ = ∇_y g(x, θ) + (θ − y)/ν                                                                               (eq. 8)
+        h_θ = ∇_y g(x, θ) + (θ − y)/ν                                                                         (eq. 8)
         h_y = ∇_y f(x, y)/c + ∇_y g(x, y) − (y − θ)/ν
         h_x = ∇_x f(x, y)/c + ∇_x g(x, y) − ∇_x g(x, θ),       v ← v − η_v h_v
-        server:   v ← Proj(v − γ_v h_v),   h_v the (n/P)p_i-weighted mean of the averages over a client's steps     (eqs. 10–12)
+        server:   v ← Proj(v − γ_v h_v),   h_v the (n/P)p_i-weighted mean of averages over a client's steps   (eqs. 10–12)
 
     With τ = 1 the client steps η have no effect.
 

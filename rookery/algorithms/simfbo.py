@@ -38,16 +38,17 @@ Rho = Literal["all", "active"] | float
 class SimFBO(Algorithm):
     """SimFBO: τ_i simultaneous local steps on (x, y, z); the server steps along the sum of the directions.
 
-    Yifan Yang, Peiyao Xiao, Kaiyi Ji. SimFBO: Towards simple, flexible and communication-efficient federated bilevel learning.
-    Advances in Neural Information Processing Systems 36, pp. 33027–33040, 2023. Its box was not at hand: from general
-    knowledge, and consistent with what MeFBO's and ASFBO's papers say of it; local weights a_i^{t,k} = 1.
+    Yifan Yang, Peiyao Xiao, Kaiyi Ji. SimFBO: Towards simple, flexible and communication-efficient federated bilevel
+    learning. Advances in Neural Information Processing Systems 36, pp. 33027–33040, 2023. Its box was not at hand: from
+    general knowledge, and consistent with what MeFBO's and ASFBO's papers say of it; local weights a_i^{t,k} = 1.
 
     Bilevel, one lower level for all clients, strongly convex in y.
 
         client:   v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point, τ_i times; it uploads q_v = Σ_k D_v
         server:   v ← v − γ_v Σ_{i∈C} (n/P)p_i q_v,i,   z projected on its ball
 
-    x and y are projected on X and Y after every step. Paper → here: v, η_v, γ_v (of the linear system) → z, eta_z, gamma_z.
+    x and y are projected on X and Y after every step. Paper → here: v, η_v, γ_v (of the linear system) → z, eta_z,
+    gamma_z.
 
     Args:
         eta_x, eta_y, eta_z: client steps (no effect with τ = 1).
@@ -97,9 +98,9 @@ class SimFBO(Algorithm):
 class ShroFBO(Algorithm):
     """ShroFBO: SimFBO with the server step normalised for unequal local work.
 
-    Yifan Yang, Peiyao Xiao, Kaiyi Ji. SimFBO: Towards simple, flexible and communication-efficient federated bilevel learning.
-    Advances in Neural Information Processing Systems 36, pp. 33027–33040, 2023. Its box was not at hand: the formulas
-    are those that ASFBO's paper restates.
+    Yifan Yang, Peiyao Xiao, Kaiyi Ji. SimFBO: Towards simple, flexible and communication-efficient federated bilevel
+    learning. Advances in Neural Information Processing Systems 36, pp. 33027–33040, 2023. Its box was not at hand: the
+    formulas are those that ASFBO's paper restates.
 
     Bilevel, one lower level for all clients, strongly convex in y.
 
@@ -156,7 +157,7 @@ class ShroFBO(Algorithm):
 
 
 class AdaptiveSingleLoop(Algorithm):
-    """Abstract: Algorithm 1 of ASFBO's paper, one box for two algorithms; a member says what its line 9 is (``momentum``)."""
+    """Abstract: Algorithm 1 of ASFBO's paper, one box for two algorithms; a member gives its line 9 (``momentum``)."""
 
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "ASFBO"
@@ -227,8 +228,9 @@ class AdaptiveSingleLoop(Algorithm):
 class ASFBO(AdaptiveSingleLoop):
     """ASFBO: local momentum, and server rates that adapt to the size of the directions; one exchange a round.
 
-    Anonymous authors (under double-blind review in the text at hand, venue and year not stated). Communication-Efficient
-    Adaptive Federated Bi-level Optimization with Data and System Heterogeneity. Algorithm 1 with eq. 20, eqs. 15–30.
+    Anonymous authors (under double-blind review in the text at hand, venue and year not stated).
+    Communication-Efficient Adaptive Federated Bi-level Optimization with Data and System Heterogeneity. Algorithm 1
+    with eq. 20, eqs. 15–30.
 
     Bilevel, one lower level for all clients, strongly convex in y; unequal τ_i.
 
@@ -238,8 +240,8 @@ class ASFBO(AdaptiveSingleLoop):
         server:   h_v the (n/P)p_i-weighted mean,   s_v ← ϱ s_v + (1 − ϱ)‖h_v‖                                (lines 14, 15)
                   v ← v − ρ clip(γ_v/(s_v + ε), low_v, high_v) h_v,   z projected on its ball                 (lines 15, 16)
 
-    Paper → here: u, v, w → m_x, m_y, m_z;  a, b, c of line 1 → s_x, s_y, s_z;  ρ^(t) of eq. 25 → rho;  ρ of eq. 28 → epsilon;
-    ϱ, ς → decay;  the bounds of Assumption 9 → clip_v;  ‖a_i‖₁ → τ_i.
+    Paper → here: u, v, w → m_x, m_y, m_z; a, b, c of line 1 → s_x, s_y, s_z; ρ^(t) of eq. 25 → rho; ρ of eq. 28 →
+    epsilon; ϱ, ς → decay; the bounds of Assumption 9 → clip_v; ‖a_i‖₁ → τ_i.
 
     Args:
         eta_x, eta_y, eta_z: client steps. Published, and the defaults: 0.01, 0.03, 0.02 (τ_i uniform on 5, ..., 15).
@@ -263,8 +265,9 @@ class ASFBO(AdaptiveSingleLoop):
 class LAASFBO(AdaptiveSingleLoop):
     """LA-ASFBO: ASFBO with STORM buffers.
 
-    Anonymous authors (under double-blind review in the text at hand, venue and year not stated). Communication-Efficient
-    Adaptive Federated Bi-level Optimization with Data and System Heterogeneity. Algorithm 1 with eq. 21.
+    Anonymous authors (under double-blind review in the text at hand, venue and year not stated).
+    Communication-Efficient Adaptive Federated Bi-level Optimization with Data and System Heterogeneity. Algorithm 1
+    with eq. 21.
 
     Bilevel, one lower level for all clients, strongly convex in y; unequal τ_i. All but line 9 is as in :class:`ASFBO`:
 

@@ -1,7 +1,7 @@
 """What several families share: functions with a line of mathematics each.
 
-A point and its directions are dictionaries by variable, v = x, y, z; so are the rates of a step. D_x, D_y and D_z are the
-directions of the linear-system approach, Φ_i is a client's own hypergradient.
+A point and its directions are dictionaries by variable, v = x, y, z; so are the rates of a step. D_x, D_y and D_z are
+the directions of the linear-system approach, Φ_i is a client's own hypergradient.
 """
 
 from collections.abc import Callable
