@@ -86,7 +86,7 @@ class FBOAggITDSVRG(Algorithm):
     Bilevel, one lower level for all clients, strongly convex in y. z and x are those of :class:`FBOAggITD`; in each of
     the N phases the gradients make the control variate of one more exchange:
 
-        q = Σ ∇_y g(x, y^s)
+        q = mean ∇_y g(x, y^s)
         y_i ← y_i − (η_y/τ_i)(∇_y g(x, y_i; ζ) − ∇_y g(x, y^s; ζ) + q), τ_i times from y^s;   y^{s+1} = mean y_i
 
     y_i is projected on Y before every local step. The arguments are those of :class:`FBOAggITD`.
@@ -124,7 +124,7 @@ class FBOAggITDSVRG(Algorithm):
         return *phase(0), *_again(self.inner, phase(1)), end
 
     def anchor(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        """q = Σ ∇_y g."""
+        """q = mean ∇_y g."""
         return {**server, "q": mean["y"]}
 
     def local_steps(self, s0: int, local: Local, down: Tree, carry: Tree) -> Vectors:
