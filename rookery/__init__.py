@@ -9,7 +9,7 @@ from importlib.metadata import version
 from rookery import _importing  # noqa: F401
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
-from rookery.algorithms.aggitd import FBOAggITD
+from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedavg import FedAvg
@@ -17,7 +17,9 @@ from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, Fe
 from rookery.algorithms.fedmbo import FedMBO
 from rookery.algorithms.fednest import (
     FedNest,
+    FedNestCode,
     FedNestMinimax,
+    FedNestRandom,
     FedNestSGD,
     LFedNest,
     LFedNestMinimax,
@@ -110,10 +112,14 @@ __all__ = [
     "LAASFBO",
     "FedNest",
     "FedNestSGD",
+    "FedNestRandom",
+    "FedNestCode",
     "LFedNest",
     "LFedNestSVRG",
     "FedMBO",
     "FBOAggITD",
+    "FBOAggITDSVRG",
+    "FBOITD",
     "CommFedBiO",
     "LocalBSGVR",
     "LocalBSGM",

@@ -1,11 +1,13 @@
 """Checks of an algorithm's rates and options, each in one line where they are declared."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jax.core import Tracer
 
 from rookery.problem.clients import Clients
+from rookery.problem.participation import Steps
 from rookery.problem.schedules import Schedule
 
 
@@ -15,7 +17,7 @@ def require(ok: Any, owner: object, name: str, value: Any, accepted: str) -> Non
         raise ValueError(f"{type(owner).__name__}: {name} must be {accepted}, got {value!r}")
 
 
-def known(value: Any) -> np.ndarray | None:
+def known(value: Any) -> np.ndarray[Any, Any] | None:
     """The value of a hyperparameter as an array (not a number if it is none), or None if it is traced or a schedule."""
     if isinstance(value, Tracer | Schedule):
         return None
@@ -70,6 +72,42 @@ def check_counts(owner: object, *names: str, least: int = 1) -> None:
         value = getattr(owner, name)
         whole = isinstance(value, int) and not isinstance(value, bool)
         require(whole and value >= least, owner, name, value, f"an integer >= {least}")
+
+
+def check_optional(check: Callable[..., None], owner: object, *names: str) -> None:
+    """What was given meets the check; None is none."""
+    check(owner, *(name for name in names if getattr(owner, name) is not None))
+
+
+def check_momentum(owner: Any, *names: str) -> None:
+    """c_v δ_1² <= 1, δ_1 = δ/(u + 1)^{1/3} the largest δ_s."""
+    check_rates(owner, "offset", *names)
+    check_positive(owner, "delta")
+    check_constant(owner, "offset", *names)
+    delta, offset = known(owner.delta), known(owner.offset)
+    for name in names:
+        c = known(getattr(owner, name))
+        if c is not None and delta is not None and offset is not None:
+            beta = np.max(c * (delta / (offset + 1) ** (1 / 3)) ** 2)
+            require(beta <= 1 + 1e-6, owner, f"{name}·δ_1²", float(beta), "at most 1 (δ_1 = delta/(offset+1)^(1/3))")
+
+
+def check_forgets(owner: object, whole_sets: bool, *names: str) -> None:
+    """A momentum constant of 0 never forgets the noise of its batches: it is for whole sets only."""
+    for name in names:
+        value = known(getattr(owner, name))
+        if value is not None and not whole_sets:
+            require((value > 0).all(), owner, name, getattr(owner, name), "positive unless batch_size is None")
+
+
+def check_equal_steps(owner: object, steps: Steps) -> None:
+    """All clients make the same number of local steps."""
+    require(steps.fixed, owner, "local_steps", steps, "one number: its step counter is the same for all clients")
+
+
+def check_one_step(owner: object, steps: Steps) -> None:
+    """Clients make one local step."""
+    require(steps.high == 1, owner, "local_steps", steps.high, "1")
 
 
 def check_equal_weights(owner: object, clients: Clients) -> None:

@@ -1,40 +1,81 @@
-"""FedBiO and FedBiOAcc, and their -Local versions with a lower level of each client's own."""
+"""FedBiO and FedBiOAcc, and their -Local versions with a lower level of each client's own.
+
+J. Li, F. Huang and H. Huang, NeurIPS 2023 (docs/bibliography.md). Paper → here, in all of its boxes:
+
+    x_t^(m), y_t^(m), u_t^(m)          x, y, z of a client             ω, ν, q       d_y, d_x, d_z
+    γ, η, τ                            eta_y, eta_x, eta_z             α_t           δ_s = delta/(offset + s)^{1/3}
+    c_ω (C_γ), c_ν (c_η, C_η), c_u     c_y, c_x, c_z                   δ, u          delta, offset
+    P_r                                the ball of ``radius``          I, M          local_steps (τ), number of clients
+
+A round is I iterations of a box; its averages end the round. With constraints (the paper has none) a point is projected
+on X and Y before every local step, so that no derivative is taken outside, and at the server after the average.
+"""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from rookery.algorithm.exchange import Algorithm, Exchange, Stage
-from rookery.algorithm.views import Context, Local
-from rookery.algorithms.checks import check_constant, check_counts, check_positive, check_rates, known, require
-from rookery.algorithms.steps import ball, batches, directions, feasible, local_hypergradient, only, storm
+from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.views import Local
+from rookery.algorithms.checks import (
+    check_counts,
+    check_equal_steps,
+    check_forgets,
+    check_momentum,
+    check_one_step,
+    check_optional,
+    check_positive,
+    check_rates,
+)
+from rookery.algorithms.steps import (
+    batches,
+    clock,
+    cube_root,
+    descend,
+    directions,
+    feasible,
+    in_ball,
+    in_round,
+    momenta,
+    only,
+    own_directions,
+    receive,
+    receive_momenta,
+    storm,
+    times,
+    with_momenta,
+)
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
-from rookery.problem.schedules import at
-from rookery.typing import Tree, Vectors
+from rookery.typing import Tree, Vectors, X, Y
 
 
 class FedBiO(Algorithm):
-    """FedBiO (Algorithm 2 of its paper): local steps on (x, y, z) together, then averages of the iterates.
+    """FedBiO: local steps on (x, y, z) together, then averages of the iterates; one exchange a round.
 
-    Client, for k < τ, all at the old point, five independent batches:
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 2, eq. 6.
 
-        y ← y − η_y ∇_y g,   x ← x − η_x (∇_x f − ∇²_xy g z),   z ← P_r(z − η_z (∇²_yy g z − ∇_y f))
+    Bilevel, one lower level for all clients, strongly convex in y. For k < τ, all at the old point, five independent
+    batches, then the average of (x, y, z):
 
-    Then the iterates are averaged. x and y are projected on X and Y before every local step, so that no derivative is taken
-    outside, and at the server after the average.
+        y ← y − η_y ∇_y g                                                   (lines 5, 7)
+        x ← x − η_x (∇_x f − ∇²_xy g z)                                     (lines 6, 7)
+        z ← P_r(z − η_z (∇²_yy g z − ∇_y f))                                (line 12)
+
+    Paper → here: u → z;  γ_t, η_t, τ_t → eta_y, eta_x, eta_z;  I → local_steps.
 
     Args:
-        eta_x, eta_y, eta_z: steps.
-        radius: r of the ball for z, applied after every local step.
+        eta_x, eta_y, eta_z: steps. Published (data cleaning, I = 5): η_x 1000, η_y 0.5, η_z not given.
+        radius: r of the ball for z, applied after every local step; C_f/μ in theory, no value published.
         tie_batches: one f batch and one g batch for the three directions, at half the cost.
     """
 
+    name: ClassVar[str] = "FedBiO"
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
@@ -49,186 +90,137 @@ class FedBiO(Algorithm):
         check_rates(self, "eta_x", "eta_y", "eta_z")
         check_positive(self, "radius")
 
-    def init(self, x: Array, y: Array) -> Tree:
+    def init(self, x: X, y: Y) -> Tree:
         """z starts at 0."""
         return {"x": x, "y": y, "z": jnp.zeros_like(y)}
 
     def round(self) -> tuple[Stage, ...]:
         """One exchange of iterates."""
-        return (Exchange(only("x", "y", "z"), self._client, _replace_iterates),)
+        return (Exchange(only("x", "y", "z"), self.client, receive),)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        eta = self._eta(local.round)
+    def client(self, local: Local, down: Tree) -> Tree:
+        """Lines 4–7 and 12, I times."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y, z=self.eta_z)
 
         def step(k: Any, v: Vectors) -> Vectors:
             v = feasible(local, v)
-            return _step(v, directions(batches(local, k, self.tie_batches), v), eta, self.radius)
+            d = directions(batches(local, k, self.tie_batches), v)
+            return in_ball(descend(v, d, eta), self.radius)
 
-        return local.loop(step, down), keep, carry
-
-    def _eta(self, t: Any) -> Vectors:
-        return {"x": at(self.eta_x, t), "y": at(self.eta_y, t), "z": at(self.eta_z, t)}
+        return local.loop(step, down)
 
 
-def _step(v: Vectors, d: Vectors, eta: Vectors, radius: Any = None) -> Vectors:
-    """v − η_v d_v, z projected on its ball."""
-    new = {n: v[n] - eta[n] * d[n] for n in v}
-    return {**new, "z": ball(new["z"], radius)} if "z" in new else new
+class FedBiOAcc(Algorithm):
+    """FedBiOAcc: STORM on the three directions of FedBiO; iterates and directions are averaged, two exchanges a round.
 
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 1, eqs.
+    7–8.
 
-def _replace_iterates(ctx: Context, server: Tree, mean: Tree) -> Tree:
-    """The server takes the averages, projected where they are constrained."""
-    new = {**server, **mean, "x": ctx.project_x(mean["x"])}
-    return {**new, "y": ctx.project_y(mean["y"])} if "y" in mean else new
+    Bilevel, one lower level for all clients, strongly convex in y. With s = 1, 2, ... counting local steps, v = x, y,
+    z:
 
+        v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps             (lines 4–9)
+        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the average  (lines 10–15)
 
-class TwoAverages(Algorithm):
-    """STORM whose iterates and directions are both averaged: what FedBiOAcc and Local-BSGVR share. Not used directly.
+    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old
+    point is the client's own, also right after an average. A round's participants take part in both exchanges.
 
-    With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions:
+    Paper → here: u_t → z;  ω, ν, q → d_y, d_x, d_z;  γ, η, τ → eta_y, eta_x, eta_z;  c_ω, c_ν, c_u → c_y, c_x, c_z;
+    α_t → δ_s = delta/(offset + s)^{1/3};  I → local_steps.
 
-        v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps
-        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
-
-    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old point
-    is the client's own, also right after an average. A round's participants take part in both exchanges.
+    Args:
+        eta_x, eta_y, eta_z: steps. Published (data cleaning, I = 5): 200, 1, 0.01.
+        delta, offset: δ and u of the schedule. Published: 30, 10000.
+        c_x, c_y, c_z: momentum constants; c_v δ_1² must be at most 1. Published: c_x = c_y = 0.2, c_z not given.
+        radius: r of the ball for z, applied after every local step; no value published.
+        tie_batches: one f batch and one g batch for the three directions, at half the cost.
+        first_batch: how many ordinary batches make the first directions; by default the number of local steps, for
+            the theory asks for b_1 = O(I b).
+        average_first: average the first directions too, in one more exchange in round 0; the box does not.
     """
 
+    name: ClassVar[str] = "FedBiOAcc"
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
-    variables: ClassVar[tuple[str, ...]]
+    paper: ClassVar[str] = "FedBiOAcc"
+    status: ClassVar[str] = "P"
 
     eta_x: Any = 0.1
     eta_y: Any = 0.1
+    eta_z: Any = 0.05
     delta: Any = 1.0
     offset: Any = 1.0
     c_x: Any = 1.0
     c_y: Any = 1.0
+    c_z: Any = 1.0
+    radius: Any = float("inf")
+    tie_batches: bool = eqx.field(static=True, default=False)
     first_batch: int | None = eqx.field(static=True, default=None)
     average_first: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        check_rates(self, "offset", *(f"eta_{v}" for v in self.variables))
-        check_positive(self, "delta")
-        _check_momentum(self, *(f"c_{v}" for v in self.variables))
-        if self.first_batch is not None:
-            check_counts(self, "first_batch")
+        check_rates(self, "eta_x", "eta_y", "eta_z")
+        check_momentum(self, "c_x", "c_y", "c_z")
+        check_positive(self, "radius")
+        check_optional(check_counts, self, "first_batch")
 
-    def init(self, x: Array, y: Array) -> Tree:
+    def init(self, x: X, y: Y) -> Tree:
         """z starts at 0; the first directions are the clients' own, in round 0."""
-        start = {v: {"x": x, "y": y, "z": jnp.zeros_like(y)}[v] for v in self.variables}
-        return {**start, **{f"d_{v}": jnp.zeros_like(each) for v, each in start.items()}}
+        return with_momenta({"x": x, "y": y, "z": jnp.zeros_like(y)})
 
     def round(self) -> tuple[Stage, ...]:
         """Iterates first, then the directions at the averaged iterate."""
-        point, both = only(*self.variables), only(*self.variables, *(f"d_{v}" for v in self.variables))
-        first = Exchange(point, self._first, self._set_directions, when=lambda server, ctx: ctx.round == 0)
-        rest = Exchange(both, self._client, _replace_iterates), Exchange(point, self._renew, self._set_directions)
+        point, both = only("x", "y", "z"), only("x", "y", "z", "d_x", "d_y", "d_z")
+        first = Exchange(point, self.first, receive_momenta, when=lambda server, ctx: ctx.round == 0)
+        rest = Exchange(both, self.iterate, receive), Exchange(point, self.renew, receive_momenta)
         return (first, *rest) if self.average_first else rest
 
-    def _at(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
-        """The directions on one draw, as a function of the point."""
-        raise NotImplementedError
+    def first(self, local: Local, down: Tree) -> Vectors:
+        """Line 2: the directions at the start, on a larger batch."""
+        return directions(batches(local, 0, self.tie_batches, times=self.first_batch or local.max_tau), down)
 
-    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
-        return _step(v, d, eta)
+    def iterate(self, local: Local, down: Tree) -> Reply:
+        """Lines 4 and 10, τ − 1 times, then line 4 once more: the average of what it makes comes before line 10."""
+        v = {name: down[name] for name in ("x", "y", "z")}
+        told = momenta(down, v)
+        d = told if self.average_first else local.at_start(lambda: self.first(local, v), lambda: told)
 
-    def _combine(self, new: Callable[..., Vectors], v: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
-        return storm(new(v), new(old), d, beta)
-
-    def _first(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        return self._at(local, 0, times=self.first_batch or local.max_tau)(down), keep, carry
-
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        v = {n: down[n] for n in self.variables}
-        d = {n: down["d_" + n] for n in self.variables}
-        if not self.average_first:
-            known = d
-            d = local.at_start(lambda: self._at(local, 0, times=self.first_batch or local.max_tau)(v), lambda: known)
-
-        def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
+        def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
-            s = local.round * local.max_tau + j
-            v = feasible(local, self._move(old, d, self._scaled(local.round, s), down))
-            return v, self._combine(self._at(local, j), v, old, d, self._beta(s))
+            new = feasible(local, self.move(local, k, old, d))
+            b = batches(local, k, self.tie_batches)
+            return new, storm(directions(b, new), directions(b, old), d, self.beta(local, k))
 
         old, d = local.loop(step, (v, d), first=1)
-        s = (local.round + 1) * local.max_tau
-        v = self._move(old, d, self._scaled(local.round, s), down)
-        return v, keep, {"old": old, "d": d, "s": jnp.asarray(s)}
+        return Reply(self.move(local, local.max_tau, old, d), carry={"old": old, "d": d})
 
-    def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        new = self._at(local, 0, ahead=1)  # on the draw of the first point of the next round
-        return self._combine(new, down, carry["old"], carry["d"], self._beta(carry["s"])), keep, carry
+    def renew(self, local: Local, down: Tree, carry: Tree) -> Vectors:
+        """Line 10 at the averaged point, on the draw of the first point of the next round."""
+        b = batches(local, 0, self.tie_batches, ahead=1)
+        new, old = directions(b, down), directions(b, carry["old"])
+        return storm(new, old, carry["d"], self.beta(local, local.max_tau))
 
-    def _set_directions(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        return {**server, **{f"d_{v}": d for v, d in mean.items()}}
+    def move(self, local: Local, k: Any, v: Vectors, d: Vectors) -> Vectors:
+        """Line 4: v − η_v δ_s d_v, z in its ball; k = 1, ..., τ in a round."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y, z=self.eta_z)
+        delta = cube_root(self.delta, self.offset, clock(local, k))
+        return in_ball(descend(v, d, times(delta, eta)), self.radius)
 
-    def _delta(self, s: Any) -> Any:
-        return self.delta / (self.offset + s) ** (1 / 3)
-
-    def _scaled(self, t: Any, s: Any) -> Vectors:
-        return {v: at(getattr(self, f"eta_{v}"), t) * self._delta(s) for v in self.variables}
-
-    def _beta(self, s: Any) -> Vectors:
-        return {v: getattr(self, f"c_{v}") * self._delta(s) ** 2 for v in self.variables}
+    def beta(self, local: Local, k: Any) -> Vectors:
+        """c_v δ_s²."""
+        delta = cube_root(self.delta, self.offset, clock(local, k))
+        return times(delta**2, {"x": self.c_x, "y": self.c_y, "z": self.c_z})
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """c_v = 0 never forgets: it is for whole sets only. All clients make the same number of steps."""
-        _check_whole_sets(self, whole_sets, *(f"c_{v}" for v in self.variables))
-        _check_equal_steps(self, steps)
+        check_forgets(self, whole_sets, "c_x", "c_y", "c_z")
+        check_equal_steps(self, steps)
 
 
-class FedBiOAcc(TwoAverages):
-    """FedBiOAcc (Algorithm 1 of its paper): STORM on the directions of FedBiO for x, y and z; two exchanges a round.
+class OwnLowerLevels(Algorithm):
+    """Abstract: Algorithm 3 of FedBiOAcc's paper, which is FedBiO-Local, and DistBiO if clients make one local step.
 
-    With s = 1, 2, ... counting local steps, δ_s = δ/(u + s)^{1/3} and d_v the client's directions, v = x, y, z:
-
-        v ← Π(v − η_v δ_s d_v),                                    averaged every τ steps
-        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ)),     averaged every τ steps, at the averaged point
-
-    Π projects on X, Y and the ball of z; a round's last step is averaged first, then projected by the server. The old point
-    is the client's own, also right after an average. A round's participants take part in both exchanges.
-
-    Args:
-        eta_x, eta_y, eta_z: steps.
-        delta, offset: δ and u of the schedule.
-        c_x, c_y, c_z: momentum constants; c_v δ_1² must be at most 1.
-        radius: r of the ball for z, applied after every local step.
-        tie_batches: one f batch and one g batch for the three directions, at half the cost.
-        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
-        average_first: average the first directions too, in one more exchange in round 0.
-    """
-
-    paper: ClassVar[str] = "FedBiOAcc"
-    status: ClassVar[str] = "P"
-    variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
-
-    eta_z: Any = 0.05
-    c_z: Any = 1.0
-    radius: Any = float("inf")
-    tie_batches: bool = eqx.field(static=True, default=False)
-
-    def __check_init__(self) -> None:
-        check_positive(self, "radius")
-
-    def _at(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
-        b = batches(local, k, self.tie_batches, ahead, times)
-        return lambda v: directions(b, v)
-
-    def _move(self, v: Vectors, d: Vectors, eta: Vectors, down: Tree) -> Vectors:
-        return _step(v, d, eta, self.radius)
-
-
-class FedBiOLocal(Algorithm):
-    """FedBiO-Local (Algorithm 3 of FedBiOAcc's paper): each client keeps its own y_i; only x travels.
-
-    Client, for k < τ:  y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← x − η_x Φ_i(x, y_i), at the old point, with Φ_i the
-    local hypergradient by a Neumann series of ``products`` Hessian-vector products. Then x is averaged.
-
-    Args:
-        eta_x, eta_y: steps.
-        neumann_step: the step inside the series; below 1/L.
-        products: Q, the number of Hessian-vector products.
+    Each client keeps its own y_i; only x travels.
     """
 
     solves: ClassVar[tuple[str, ...]] = ("bilevel-local",)
@@ -245,11 +237,11 @@ class FedBiOLocal(Algorithm):
         check_positive(self, "neumann_step")
         check_counts(self, "products", least=0)
 
-    def init(self, x: Array, y: Array) -> Tree:
+    def init(self, x: X, y: Y) -> Tree:
         """The server holds x alone."""
         return {"x": x}
 
-    def keep(self, x: Array, y: Array) -> Tree:
+    def keep(self, x: X, y: Y) -> Tree:
         """A client keeps its y."""
         return {"y": y}
 
@@ -259,45 +251,74 @@ class FedBiOLocal(Algorithm):
 
     def round(self) -> tuple[Stage, ...]:
         """One exchange of x."""
-        return (Exchange(only("x"), self._client, _replace_iterates),)
+        return (Exchange(only("x"), self.client, receive),)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        eta = {"x": at(self.eta_x, local.round), "y": at(self.eta_y, local.round)}
+    def client(self, local: Local, down: Tree, keep: Tree) -> Reply:
+        """Lines 4–6, I times; y stays."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y)
 
         def step(k: Any, v: Vectors) -> Vectors:
             v = feasible(local, v)
-            return _step(v, self._directions(local, k, v), eta)
+            d = own_directions(local, k, self.neumann_step, self.products)(v)
+            return descend(v, d, eta)
 
         v = local.loop(step, {"x": down["x"], "y": keep["y"]})
-        return {"x": v["x"]}, {"y": local.project_y(v["y"])}, carry
-
-    def _directions(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Vectors:
-        return {"x": self._d_x(local, k, v, ahead, times), "y": self._d_y(local, k, v, ahead, times)}
-
-    def _d_x(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Array:
-        return local_hypergradient(local, k, v["x"], v["y"], self.neumann_step, self.products, ahead, times)
-
-    def _d_y(self, local: Local, k: Any, v: Vectors, ahead: int = 0, times: int = 1) -> Array:
-        return local.g(k, "y", ahead=ahead, times=times).grad_y(v["x"], v["y"])
+        return Reply({"x": v["x"]}, keep={"y": local.project_y(v["y"])})
 
 
-class FedBiOAccLocal(FedBiOLocal):
-    """FedBiOAcc-Local (Algorithm 4 of its paper): STORM on d_x and d_y; clients keep y_i and d_y,i.
+class FedBiOLocal(OwnLowerLevels):
+    """FedBiO-Local: FedBiO for a lower level of each client's own; only x travels.
 
-        y_i ← Π_Y(y_i − η_y δ_s d_y,i),   x ← Π_X(x − η_x δ_s d_x)           x averaged every τ steps
-        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ))                d_x averaged every τ steps, d_y never
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 3, eq.
+    11.
 
-    A round's last step of x is averaged first, then projected by the server. A client that missed a round takes a fresh d_y,
-    for its old one is stale.
+    Bilevel, min_x Σ p_i f_i(x, y_i*(x)), g_i strongly convex in y. For k < τ, at the old point, then the average of x:
+
+        y_i ← Π_Y(y_i − η_y ∇_y g_i(x, y_i)),   x ← x − η_x Φ_i(x, y_i)                                  (lines 4–6)
+        Φ_i = ∇_x f_i − ∇²_xy g_i · τ_N Σ_{q=0}^{Q} ∏_{j≤q} (I − τ_N ∇²_yy g_i(ξ_j)) ∇_y f_i              (eq. 11)
+
+    Paper → here: γ_t, η_t → eta_y, eta_x;  the τ of eq. 11 → neumann_step;  Q → products;  I → local_steps.
 
     Args:
-        delta, offset: δ and u of δ_s = δ/(u + s)^{1/3}.
-        c_x, c_y: momentum constants; c_v δ_1² must be at most 1.
-        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
-
-    The others are those of :class:`FedBiOLocal`.
+        eta_x, eta_y: steps. Published (I = 5): Omniglot 1 and 0.4, MiniImageNet 0.1 and 0.05.
+        neumann_step: the step inside the series; below 1/L. Published: Omniglot 0.5, MiniImageNet 0.01.
+        products: Q, the number of Hessian-vector products; not published.
     """
 
+    name: ClassVar[str] = "FedBiO-Local"
+
+
+class DistBiO(OwnLowerLevels):
+    """DistBiO: FedBiO-Local with one local step.
+
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
+    baseline, Algorithm 3 with I = 1. Update, symbols and arguments are those of :class:`FedBiOLocal`; no values of its
+    own are published.
+    """
+
+    name: ClassVar[str] = "DistBiO"
+
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """One local step."""
+        check_one_step(self, steps)
+
+
+class OwnLowerLevelsStorm(Algorithm):
+    """Abstract: Algorithm 4 of FedBiOAcc's paper, which is FedBiOAcc-Local, and DistBiOAcc if clients make one local step.
+
+    Each client keeps its own y_i and d_y,i; only x and d_x travel.
+    """
+
+    solves: ClassVar[tuple[str, ...]] = ("bilevel-local",)
+    paper: ClassVar[str] = "FedBiOAcc"
+    status: ClassVar[str] = "P"
+
+    eta_x: Any = 0.1
+    eta_y: Any = 0.1
+    neumann_step: Any = 0.1
+    products: int = eqx.field(static=True, default=5)
     delta: Any = 1.0
     offset: Any = 1.0
     c_x: Any = 1.0
@@ -305,111 +326,117 @@ class FedBiOAccLocal(FedBiOLocal):
     first_batch: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
-        check_positive(self, "delta")
-        check_rates(self, "offset")
-        _check_momentum(self, "c_x", "c_y")
-        if self.first_batch is not None:
-            check_counts(self, "first_batch")
+        check_rates(self, "eta_x", "eta_y")
+        check_positive(self, "neumann_step")
+        check_counts(self, "products", least=0)
+        check_momentum(self, "c_x", "c_y")
+        check_optional(check_counts, self, "first_batch")
 
-    def init(self, x: Array, y: Array) -> Tree:
+    def init(self, x: X, y: Y) -> Tree:
         """The first directions are the clients' own, in round 0."""
         return {"x": x, "d_x": jnp.zeros_like(x)}
 
-    def keep(self, x: Array, y: Array) -> Tree:
+    def keep(self, x: X, y: Y) -> Tree:
         """A client keeps its y and its d_y."""
         return {"y": y, "d_y": jnp.zeros_like(y)}
 
+    def output(self, server: Tree, keep: Tree) -> tuple[Array, Array]:
+        """y of every client."""
+        return server["x"], keep["y"]
+
     def round(self) -> tuple[Stage, ...]:
         """x first, then d_x at the averaged x."""
-        return (
-            Exchange(only("x", "d_x"), self._client, _replace_iterates),
-            Exchange(only("x"), self._renew, lambda ctx, server, mean: {**server, "d_x": mean["x"]}),
-        )
+        return Exchange(only("x", "d_x"), self.iterate, receive), Exchange(only("x"), self.renew, receive_momenta)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+    def iterate(self, local: Local, down: Tree, keep: Tree) -> Reply:
+        """Lines 4 and 10–12, τ − 1 times, then line 4 once more: the average of x comes before lines 10–12."""
         v = {"x": down["x"], "y": keep["y"]}
-        times = self.first_batch or local.max_tau
 
-        def known() -> Vectors:  # a client that missed a round renews d_y (under vmap everybody pays for that gradient)
-            missed = local.last != local.round - 1
-            return {"x": down["d_x"], "y": jnp.where(missed, self._d_y(local, 0, v), keep["d_y"])}
+        def first() -> Vectors:  # line 2
+            return self.directions(local, 0, times=self.first_batch or local.max_tau)(v)
 
-        d = local.at_start(lambda: self._directions(local, 0, v, times=times), known)
+        def told() -> Vectors:  # a client that missed a round renews d_y (under vmap everybody pays for that gradient)
+            missed, d_y = local.last != local.round - 1, local.g(0, "y").grad_y(v["x"], v["y"])
+            return {"x": down["d_x"], "y": jnp.where(missed, d_y, keep["d_y"])}
 
-        def step(j: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
+        def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             old, d = state
-            s = local.round * local.max_tau + j
-            v = feasible(local, self._move(local, old, d, s))
-            return v, storm(self._directions(local, j, v), self._directions(local, j, old), d, self._beta(s))
+            new = feasible(local, self.move(local, k, old, d))
+            D = self.directions(local, k)
+            return new, storm(D(new), D(old), d, self.beta(local, k))
 
-        old, d = local.loop(step, (v, d), first=1)
-        s = (local.round + 1) * local.max_tau
-        v = self._move(local, old, d, s)
-        carry = {"old": old, "d": d, "s": jnp.asarray(s)}
-        return {"x": v["x"]}, {"y": local.project_y(v["y"]), "d_y": d["y"]}, carry
+        old, d = local.loop(step, (v, local.at_start(first, told)), first=1)
+        v = self.move(local, local.max_tau, old, d)
+        kept = {"y": local.project_y(v["y"]), "d_y": d["y"]}
+        return Reply({"x": v["x"]}, keep=kept, carry={"old": old, "d": d})
 
-    def _renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        v = {"x": down["x"], "y": keep["y"]}
-        new, old = self._directions(local, 0, v, ahead=1), self._directions(local, 0, carry["old"], ahead=1)
-        d = storm(new, old, carry["d"], self._beta(carry["s"]))
-        return {"x": d["x"]}, {**keep, "d_y": d["y"]}, carry
+    def renew(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> Reply:
+        """Lines 10–12 at the averaged x, on the draw of the first point of the next round."""
+        D, new = self.directions(local, 0, ahead=1), {"x": down["x"], "y": keep["y"]}
+        d = storm(D(new), D(carry["old"]), carry["d"], self.beta(local, local.max_tau))
+        return Reply({"x": d["x"]}, keep={**keep, "d_y": d["y"]})
 
-    def _delta(self, s: Any) -> Any:
-        return self.delta / (self.offset + s) ** (1 / 3)
+    def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
+        """D_x = Φ_i and D_y = ∇_y g_i on one draw, as a function of the point."""
+        return own_directions(local, k, self.neumann_step, self.products, ahead, times)
 
-    def _move(self, local: Local, v: Vectors, d: Vectors, s: Any) -> Vectors:
-        eta = {n: at(rate, local.round) * self._delta(s) for n, rate in (("x", self.eta_x), ("y", self.eta_y))}
-        return _step(v, d, eta)
+    def move(self, local: Local, k: Any, v: Vectors, d: Vectors) -> Vectors:
+        """Line 4: v − η_v δ_s d_v; k = 1, ..., τ in a round."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y)
+        return descend(v, d, times(cube_root(self.delta, self.offset, clock(local, k)), eta))
 
-    def _beta(self, s: Any) -> Vectors:
-        return {"x": self.c_x * self._delta(s) ** 2, "y": self.c_y * self._delta(s) ** 2}
+    def beta(self, local: Local, k: Any) -> Vectors:
+        """c_v δ_s²."""
+        return times(cube_root(self.delta, self.offset, clock(local, k)) ** 2, {"x": self.c_x, "y": self.c_y})
+
+
+class FedBiOAccLocal(OwnLowerLevelsStorm):
+    """FedBiOAcc-Local: STORM on d_x and d_y for a lower level of each client's own; clients keep y_i and d_y,i.
+
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Algorithm 4.
+
+    Bilevel, min_x Σ p_i f_i(x, y_i*(x)), g_i strongly convex in y. With D_x = Φ_i of :class:`FedBiOLocal`, D_y = ∇_y
+    g_i:
+
+        y_i ← Π_Y(y_i − η_y δ_s d_y,i),   x ← Π_X(x − η_x δ_s d_x)           x averaged every τ steps         (lines 4–9)
+        d_v ← D_v(new; ξ) + (1 − c_v δ_s²)(d_v − D_v(old; ξ))                d_x averaged every τ steps, d_y never (10–17)
+
+    A round's last step of x is averaged first, then projected by the server. A client that missed a round takes a fresh
+    d_y, for its old one is stale.
+
+    Paper → here: ω, ν → d_y, d_x; γ, η → eta_y, eta_x; c_ω, c_ν (C_η) → c_y, c_x; α_t → δ_s = delta/(offset +
+    s)^{1/3}; the τ of eq. 11 → neumann_step; Q → products; I → local_steps.
+
+    Args:
+        eta_x, eta_y: steps. Published (I = 5): Omniglot 1 and 0.4, MiniImageNet 1 and 0.05.
+        neumann_step: the step inside the series; below 1/L. Published: Omniglot 0.5, MiniImageNet 0.01.
+        products: Q, the number of Hessian-vector products; not published.
+        delta, offset: δ and u of the schedule. Published: 2, 10000.
+        c_x, c_y: momentum constants; c_v δ_1² must be at most 1. Published: 100.
+        first_batch: how many ordinary batches make the first directions; by default the number of local steps.
+    """
+
+    name: ClassVar[str] = "FedBiOAcc-Local"
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """c_v = 0 never forgets: it is for whole sets only. All clients make the same number of steps."""
-        _check_whole_sets(self, whole_sets, "c_x", "c_y")
-        _check_equal_steps(self, steps)
+        check_forgets(self, whole_sets, "c_x", "c_y")
+        check_equal_steps(self, steps)
 
 
-class DistBiO(FedBiOLocal):
-    """DistBiO: FedBiO-Local with one local step."""
+class DistBiOAcc(OwnLowerLevelsStorm):
+    """DistBiOAcc: FedBiOAcc-Local with one local step.
+
+    Junyi Li, Feihu Huang, Heng Huang. Communication-Efficient Federated Bilevel Optimization with Global and Local
+    Lower Level Problems. Advances in Neural Information Processing Systems 36, pp. 1326–1338, 2023. Section 5.2: a
+    baseline, Algorithm 4 with I = 1. Update, symbols and arguments are those of :class:`FedBiOAccLocal`; no values of
+    its own are published.
+    """
+
+    name: ClassVar[str] = "DistBiOAcc"
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
-        """One local step."""
-        super().check(flat, clients, steps, whole_sets)
-        _check_one_step(self, steps)
-
-
-class DistBiOAcc(FedBiOAccLocal):
-    """DistBiOAcc: FedBiOAcc-Local with one local step."""
-
-    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
-        """One local step."""
-        super().check(flat, clients, steps, whole_sets)
-        _check_one_step(self, steps)
-
-
-def _check_momentum(owner: Any, *names: str) -> None:
-    """c_v δ_1² <= 1, δ_1 the largest δ."""
-    check_rates(owner, *names)
-    check_constant(owner, "offset", *names)
-    delta, offset = known(owner.delta), known(owner.offset)
-    for name in names:
-        c = known(getattr(owner, name))
-        if c is not None and delta is not None and offset is not None:
-            beta = np.max(c * (delta / (offset + 1) ** (1 / 3)) ** 2)
-            require(beta <= 1 + 1e-6, owner, f"{name}·δ_1²", float(beta), "at most 1 (δ_1 = delta/(offset+1)^(1/3))")
-
-
-def _check_whole_sets(owner: Any, whole_sets: bool, *names: str) -> None:
-    for name in names:
-        value = known(getattr(owner, name))
-        if value is not None and not whole_sets:
-            require((value > 0).all(), owner, name, getattr(owner, name), "positive unless batch_size is None")
-
-
-def _check_equal_steps(owner: Any, steps: Steps) -> None:
-    require(steps.fixed, owner, "local_steps", steps, "one number: its step counter is the same for all clients")
-
-
-def _check_one_step(owner: Any, steps: Steps) -> None:
-    require(steps.high == 1, owner, "local_steps", steps.high, "1")
+        """c_v = 0 never forgets: it is for whole sets only. One local step."""
+        check_forgets(self, whole_sets, "c_x", "c_y")
+        check_one_step(self, steps)

@@ -5,40 +5,48 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_positive, check_rates, known
-from rookery.algorithms.steps import add, only, zeros
+from rookery.algorithms.steps import add, descend, feasible, in_round, only, zeros
 from rookery.problem.clients import Clients
 from rookery.problem.oracles import saddle
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
 from rookery.problem.schedules import Power, at
-from rookery.typing import Tree
+from rookery.typing import Tree, Vectors, X, Y
 
 
 class MeFBO(Algorithm):
-    """MeFBO (Algorithm 1 of its paper): only first derivatives; the lower level may be nonconvex.
+    """MeFBO: only first derivatives, the lower level may be nonconvex; one exchange of directions a round.
 
-    Client, from (x, y, θ) of the server, for k < τ, with one batch of f and one of g a step:
+    Anonymous authors (under double-blind review in the text at hand, venue and year not stated). MeFBO: A Moreau
+    envelope based first-order stochastic gradient method for nonconvex federated bilevel optimization. Algorithm 1,
+    eqs. 7–12.
 
-        h_θ = ∇_y g(x, θ) + (θ − y)/ν
+    Bilevel, one lower level for all clients, weakly convex in y; x and y may be constrained. From (x, y, θ) of the
+    server, for k < τ, with one batch of f and one of g a step:
+
+        h_θ = ∇_y g(x, θ) + (θ − y)/ν                                                                         (eq. 8)
         h_y = ∇_y f(x, y)/c + ∇_y g(x, y) − (y − θ)/ν
         h_x = ∇_x f(x, y)/c + ∇_x g(x, y) − ∇_x g(x, θ),       v ← v − η_v h_v
+        server:   v ← Proj(v − γ_v h_v),   h_v the (n/P)p_i-weighted mean of averages over a client's steps   (eqs. 10–12)
 
-    It uploads the averages of h over its steps; the server makes a projected step with their (n/P)p_i-weighted mean:
-    v ← Proj(v − γ_v h_v). With τ = 1 the client steps η have no effect.
+    With τ = 1 the client steps η have no effect.
+
+    Paper → here: λ_x, λ_y, λ_θ → gamma_x, gamma_y, gamma_theta;  γ (proximal) → nu;  c_t → c;  w_i → p_i.
 
     Args:
         eta_x, eta_y, eta_theta: client steps.
-        gamma_x, gamma_y, gamma_theta: server steps.
-        c: the penalty c_t, which should grow slowly: c̲(t+1)^p.
-        nu: the proximal parameter ν.
+        gamma_x, gamma_y, gamma_theta: server steps. Published, equal to the client's: hyper-representation 0.1, 0.1, 0.07;
+            loss tuning 0.1, 0.06, 0.01; data cleaning 0.1, 0.05, 0.03.
+        c: the penalty c_t, which should grow slowly: c̲(t+1)^p. Published: 2.7(t+1)^0.001, 4(t+1)^0.1, 2(t+1)^0.01.
+        nu: the proximal parameter ν. Published: 0.015, 0.015, 0.05, which cannot be literal (docs/fidelity.md).
         smoothness, convexity: L_2 and μ of the lower level, if known: steps that cannot be stable are then warned of.
     """
 
+    name: ClassVar[str] = "MeFBO"
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "MeFBO"
     status: ClassVar[str] = "P"
@@ -59,35 +67,33 @@ class MeFBO(Algorithm):
         check_positive(self, "nu")
         check_positive(self, "c", schedule=True)
 
-    def init(self, x: Array, y: Array) -> Tree:
+    def init(self, x: X, y: Y) -> Tree:
         """θ starts at y."""
         return {"x": x, "y": y, "theta": y}
 
     def round(self) -> tuple[Stage, ...]:
         """One exchange of directions."""
-        return (Exchange(only("x", "y", "theta"), self._client, self._server, weighting="direction"),)
+        return (Exchange(only("x", "y", "theta"), self.client, self.server, weighting="direction"),)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        t = local.round
-        c = at(self.c, t)
-        eta = {"x": at(self.eta_x, t), "y": at(self.eta_y, t), "theta": at(self.eta_theta, t)}
+    def client(self, local: Local, down: Tree) -> Tree:
+        """Eqs. 8 and 10: τ steps on (x, y, θ); the averages of their directions."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y, theta=self.eta_theta)
+        c = at(self.c, local.round)
 
-        def step(k: Any, state: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
             v, total = state
             h_x, h_y, h_theta = saddle(local.f(k), local.g(k), v["x"], v["y"], v["theta"], c, self.nu)
             h = {"x": h_x, "y": h_y, "theta": h_theta}
-            return {n: v[n] - eta[n] * h[n] for n in v}, add(total, h)
+            return descend(v, h, eta), add(total, h)
 
         _, total = local.loop(step, (down, zeros(down)))
-        return {n: h / local.tau for n, h in total.items()}, keep, carry
+        return {n: h / local.tau for n, h in total.items()}
 
-    def _server(self, ctx: Context, server: Tree, h: Tree) -> Tree:
-        t = ctx.round
-        return {
-            "x": ctx.project_x(server["x"] - at(self.gamma_x, t) * h["x"]),
-            "y": ctx.project_y(server["y"] - at(self.gamma_y, t) * h["y"]),
-            "theta": ctx.project_y(server["theta"] - at(self.gamma_theta, t) * h["theta"]),
-        }
+    def server(self, ctx: Context, server: Tree, h: Tree) -> Tree:
+        """Eq. 12; θ lies in Y, too."""
+        gamma = in_round(ctx.round, x=self.gamma_x, y=self.gamma_y, theta=self.gamma_theta)
+        new = feasible(ctx, descend(server, h, gamma))
+        return {**new, "theta": ctx.project_y(new["theta"])}
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """Warns of a ν or of steps that cannot be stable, where L_2 and μ are given."""

@@ -1,7 +1,7 @@
 """The algorithms, one file a family."""
 
 from rookery.algorithm.exchange import Algorithm
-from rookery.algorithms.aggitd import FBOAggITD
+from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedavg import FedAvg
@@ -9,7 +9,9 @@ from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, Fe
 from rookery.algorithms.fedmbo import FedMBO
 from rookery.algorithms.fednest import (
     FedNest,
+    FedNestCode,
     FedNestMinimax,
+    FedNestRandom,
     FedNestSGD,
     LFedNest,
     LFedNestMinimax,
@@ -84,6 +86,10 @@ registry: dict[str, type[Algorithm]] = {
     "val": ValidationOnly,
     "avg": AverageWeights,
     "opt": FixedWeights,
+    "FedNest_random": FedNestRandom,
+    "FedNest_code": FedNestCode,
+    "FBO-AggITD_SVRG": FBOAggITDSVRG,
+    "FBO-ITD": FBOITD,
 }
 """All algorithms of the package by their papers' names."""
 

@@ -2,36 +2,63 @@
 
 SimFBO sums the directions of its local steps; ShroFBO divides by the work done, so that clients with more steps do not
 pull harder; ASFBO adds momentum to the local steps and adaptive rates at the server; LA-ASFBO uses STORM for momentum.
+D_x, D_y and D_z are those of :func:`rookery.algorithms.steps.directions`.
 """
 
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_fraction, check_positive, check_rates, require
-from rookery.algorithms.steps import add, ball, batches, directions, feasible, only, storm, zeros
+from rookery.algorithms.steps import (
+    Batches,
+    add,
+    batches,
+    descend,
+    directions,
+    feasible,
+    in_ball,
+    in_round,
+    moving_average,
+    only,
+    storm,
+    times,
+    zeros,
+)
 from rookery.problem.schedules import at
-from rookery.typing import Tree, Vectors
+from rookery.typing import Tree, Vectors, X, Y
+
+Rho = Literal["all", "active"] | float
+"""The scale ρ of ShroFBO and ASFBO: of all clients, of the participants, or a number."""
 
 
 class SimFBO(Algorithm):
     """SimFBO: τ_i simultaneous local steps on (x, y, z); the server steps along the sum of the directions.
 
-    Client: v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point, x and y then projected; it uploads q_v = Σ_k D_v.
-    Server: v ← v − γ_v Σ (n/P)p_i q_v,i, z projected on the ball of ``radius``, x and y on X and Y. D_v are those of
-    :func:`rookery.algorithms.steps.directions`.
+    Yifan Yang, Peiyao Xiao, Kaiyi Ji. SimFBO: Towards simple, flexible and communication-efficient federated bilevel
+    learning. Advances in Neural Information Processing Systems 36, pp. 33027–33040, 2023. Its box was not at hand: from
+    general knowledge, and consistent with what MeFBO's and ASFBO's papers say of it; local weights a_i^{t,k} = 1.
+
+    Bilevel, one lower level for all clients, strongly convex in y.
+
+        client:   v ← v − η_v D_v(x, y, z), v = x, y, z, all at the same point, τ_i times; it uploads q_v = Σ_k D_v
+        server:   v ← v − γ_v Σ_{i∈C} (n/P)p_i q_v,i,   z projected on its ball
+
+    x and y are projected on X and Y after every step. Paper → here: v, η_v, γ_v (of the linear system) → z, eta_z,
+    gamma_z.
 
     Args:
         eta_x, eta_y, eta_z: client steps (no effect with τ = 1).
-        gamma_x, gamma_y, gamma_z: server steps.
-        radius: of the ball for z; in theory L_f/μ.
+        gamma_x, gamma_y, gamma_z: server steps. Published by MeFBO's paper, both alike: hyper-representation 0.2, 0.1, 0.05
+            (τ = 1); loss tuning 0.08, 0.05, 0.01 (τ = 1); data cleaning 0.08, 0.06, 0.03 (τ = 1).
+        radius: r of the ball for z; in theory L_f/μ.
         tie_batches: one f batch and one g batch for the three directions, at half the cost.
     """
 
+    name: ClassVar[str] = "SimFBO"
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "SimFBO"
     status: ClassVar[str] = "K"
@@ -49,102 +76,90 @@ class SimFBO(Algorithm):
         check_rates(self, "eta_x", "eta_y", "eta_z", "gamma_x", "gamma_y", "gamma_z")
         check_positive(self, "radius")
 
-    def init(self, x: Array, y: Array) -> Tree:
+    def init(self, x: X, y: Y) -> Tree:
         """z starts at 0."""
         return {"x": x, "y": y, "z": jnp.zeros_like(y)}
 
     def round(self) -> tuple[Stage, ...]:
         """One exchange of directions."""
-        return (Exchange(only("x", "y", "z"), self._client, self._server, weighting="direction"),)
+        return (Exchange(only("x", "y", "z"), self.client, self.server, weighting="direction"),)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        return self._directions(local, down, self._eta(local.round)), keep, carry
+    def client(self, local: Local, down: Tree) -> Tree:
+        """q_v, the sum of the directions along the local path."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y, z=self.eta_z)
+        return summed_directions(local, down, eta, self.tie_batches)
 
-    def _directions(self, local: Local, v: Vectors, eta: Vectors) -> Vectors:
-        """Σ_k of the directions along the local path."""
-
-        def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
-            v, total = state
-            d = directions(batches(local, k, self.tie_batches), v)
-            return feasible(local, {n: v[n] - eta[n] * d[n] for n in v}), add(total, d)
-
-        return local.loop(step, (v, zeros(v)))[1]
-
-    def _server(self, ctx: Context, server: Tree, q: Tree) -> Tree:
-        return {**server, **self._step(ctx, server, q, self._gamma(ctx.round))}
-
-    def _step(self, ctx: Context, server: Tree, d: Vectors, gamma: Vectors) -> Vectors:
-        return {
-            "x": ctx.project_x(server["x"] - gamma["x"] * d["x"]),
-            "y": ctx.project_y(server["y"] - gamma["y"] * d["y"]),
-            "z": ball(server["z"] - gamma["z"] * d["z"], self.radius),
-        }
-
-    def _eta(self, t: Any) -> Vectors:
-        return {"x": at(self.eta_x, t), "y": at(self.eta_y, t), "z": at(self.eta_z, t)}
-
-    def _gamma(self, t: Any) -> Vectors:
-        return {"x": at(self.gamma_x, t), "y": at(self.gamma_y, t), "z": at(self.gamma_z, t)}
+    def server(self, ctx: Context, server: Tree, q: Tree) -> Tree:
+        """v − γ_v q_v."""
+        gamma = in_round(ctx.round, x=self.gamma_x, y=self.gamma_y, z=self.gamma_z)
+        return projected(ctx, descend(server, q, gamma), self.radius)
 
 
-class ShroFBO(SimFBO):
+class ShroFBO(Algorithm):
     """ShroFBO: SimFBO with the server step normalised for unequal local work.
 
-    Client: uploads h_v = q_v/τ_i. Server: v ← v − ρ γ_v Σ (n/P)p_i h_v,i.
+    Yifan Yang, Peiyao Xiao, Kaiyi Ji. SimFBO: Towards simple, flexible and communication-efficient federated bilevel
+    learning. Advances in Neural Information Processing Systems 36, pp. 33027–33040, 2023. Its box was not at hand: the
+    formulas are those that ASFBO's paper restates.
+
+    Bilevel, one lower level for all clients, strongly convex in y.
+
+        client:   v ← v − η_v D_v(x, y, z), v = x, y, z, τ_i times; it uploads h_v = q_v/τ_i, q_v = Σ_k D_v
+        server:   v ← v − ρ γ_v Σ_{i∈C} (n/P)p_i h_v,i,   z projected on its ball
+
+    x and y are projected on X and Y after every step. Paper → here: ‖a_i‖₁ → τ_i; v (of the linear system) → z.
 
     Args:
+        eta_x, eta_y, eta_z: client steps (no effect with τ = 1).
+        gamma_x, gamma_y, gamma_z: server steps; no values of its own published by the papers at hand.
+        radius: r of the ball for z; in theory L_f/μ.
+        tie_batches: one f batch and one g batch for the three directions, at half the cost.
         rho: the scale ρ: "all": Σ_j p_j τ_j over all clients, as printed; "active": Σ_{i∈C} (n/P)p_i τ_i; or a number.
-
-    The others are those of :class:`SimFBO`.
     """
 
+    name: ClassVar[str] = "ShroFBO"
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "SimFBO"
     status: ClassVar[str] = "K"
 
-    rho: Literal["all", "active"] | float = eqx.field(static=True, default="all")
+    eta_x: Any = 0.1
+    eta_y: Any = 0.1
+    eta_z: Any = 0.05
+    gamma_x: Any = 0.2
+    gamma_y: Any = 0.1
+    gamma_z: Any = 0.05
+    radius: Any = float("inf")
+    tie_batches: bool = eqx.field(static=True, default=False)
+    rho: Rho = eqx.field(static=True, default="all")
 
     def __check_init__(self) -> None:
-        number = isinstance(self.rho, int | float) and self.rho > 0
-        require(self.rho in ("all", "active") or number, self, "rho", self.rho, "'all', 'active' or a positive number")
+        check_rates(self, "eta_x", "eta_y", "eta_z", "gamma_x", "gamma_y", "gamma_z")
+        check_positive(self, "radius")
+        check_rho(self)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        q = self._directions(local, down, self._eta(local.round))
-        up = {v: each / local.tau for v, each in q.items()}
-        if self.rho == "active":
-            up["work"] = jnp.asarray(local.tau, down["x"].dtype)
-        return up, keep, carry
+    def init(self, x: X, y: Y) -> Tree:
+        """z starts at 0."""
+        return {"x": x, "y": y, "z": jnp.zeros_like(y)}
 
-    def _server(self, ctx: Context, server: Tree, h: Tree) -> Tree:
-        rho = self._rho(ctx, h)
-        gamma = {v: rho * each for v, each in self._gamma(ctx.round).items()}
-        return {**server, **self._step(ctx, server, h, gamma)}
+    def round(self) -> tuple[Stage, ...]:
+        """One exchange of directions."""
+        return (Exchange(only("x", "y", "z"), self.client, self.server, weighting="direction"),)
 
-    def _rho(self, ctx: Context, h: Tree) -> Any:
-        if isinstance(self.rho, str):
-            rho = h["work"] if self.rho == "active" else ctx.mean_steps()
-            return jnp.asarray(rho, h["x"].dtype)
-        return self.rho
+    def client(self, local: Local, down: Tree) -> Tree:
+        """h_v = q_v/τ_i."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y, z=self.eta_z)
+        return by_work(local, summed_directions(local, down, eta, self.tie_batches), self.rho)
+
+    def server(self, ctx: Context, server: Tree, h: Tree) -> Tree:
+        """v − ρ γ_v h_v."""
+        gamma = in_round(ctx.round, x=self.gamma_x, y=self.gamma_y, z=self.gamma_z)
+        return projected(ctx, descend(server, h, times(scale(ctx, h, self.rho), gamma)), self.radius)
 
 
-class ASFBO(ShroFBO):
-    """ASFBO (Algorithm 1 of its paper): local momentum, and server rates that adapt to the size of the directions.
+class AdaptiveSingleLoop(Algorithm):
+    """Abstract: Algorithm 1 of ASFBO's paper, one box for two algorithms; a member gives its line 9 (``momentum``)."""
 
-    Client, buffers m_v = D_v(x, y, z) afresh each round, then for k < τ_i:
-
-        v ← v − η_v m_v (x, y projected),    m_v ← β D_v(new point) + (1 − β) m_v;    it uploads Σ_k m_v /τ_i
-
-    Server, with h_v the (n/P)p_i-weighted mean:  s_v ← ϱ s_v + (1 − ϱ)‖h_v‖,
-    v ← v − ρ clip(γ_v/(s_v + ε), low_v, high_v) h_v, z projected on the ball of ``radius``.
-
-    Args:
-        beta: weight of the new direction in the buffers.
-        decay: ϱ.  epsilon: ε.
-        clip_x, clip_y, clip_z: (low, high) bounds of the adaptive rates.
-
-    The others are those of :class:`ShroFBO`. Defaults are the paper's where it gives them (not radius, rho). Clipping
-    comes last: γ_v = 0 freezes v only together with clip_v = (0, 0).
-    """
-
+    solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "ASFBO"
     status: ClassVar[str] = "P"
 
@@ -154,6 +169,9 @@ class ASFBO(ShroFBO):
     gamma_x: Any = 0.03
     gamma_y: Any = 0.03
     gamma_z: Any = 0.05
+    radius: Any = float("inf")
+    tie_batches: bool = eqx.field(static=True, default=False)
+    rho: Rho = eqx.field(static=True, default="all")
     beta: Any = 0.25
     decay: Any = 0.75
     epsilon: Any = 0.001
@@ -162,53 +180,153 @@ class ASFBO(ShroFBO):
     clip_z: tuple[Any, Any] = (0.02, 0.2)
 
     def __check_init__(self) -> None:
+        check_rates(self, "eta_x", "eta_y", "eta_z", "gamma_x", "gamma_y", "gamma_z")
+        check_positive(self, "radius", "epsilon")
         check_fraction(self, "beta")
         check_fraction(self, "decay", zero=True, schedule=True)
-        check_positive(self, "epsilon")
-        for name in ("clip_x", "clip_y", "clip_z"):
-            clip = getattr(self, name)
-            pair = isinstance(clip, tuple) and len(clip) == 2
-            require(pair and _ordered(*clip), self, name, clip, "(low, high) with 0 <= low <= high")
+        check_rho(self)
+        check_bounds(self, "clip_x", "clip_y", "clip_z")
 
-    def init(self, x: Array, y: Array) -> Tree:
-        """z and the running sizes s start at 0."""
+    def momentum(self, b: Batches, new: Vectors, old: Vectors, m: Vectors) -> Vectors:
+        """Line 9: the buffers after the local step from ``old`` to ``new``."""
+        raise NotImplementedError
+
+    def init(self, x: X, y: Y) -> Tree:
+        """Line 1: the running sizes s start at 0, and z."""
         zero = jnp.zeros((), x.dtype)
-        return {**super().init(x, y), "s_x": zero, "s_y": zero, "s_z": zero}
+        return {"x": x, "y": y, "z": jnp.zeros_like(y), "s_x": zero, "s_y": zero, "s_z": zero}
 
-    def _directions(self, local: Local, v: Vectors, eta: Vectors) -> Vectors:
-        m = directions(batches(local, 0, self.tie_batches), v)
+    def round(self) -> tuple[Stage, ...]:
+        """One exchange of directions."""
+        return (Exchange(only("x", "y", "z"), self.client, self.server, weighting="direction"),)
+
+    def client(self, local: Local, down: Tree) -> Tree:
+        """Lines 5–12; the last line 9, which nothing reads, is left out."""
+        eta = in_round(local.round, x=self.eta_x, y=self.eta_y, z=self.eta_z)
+        m = directions(batches(local, 0, self.tie_batches), down)
 
         def step(k: Any, state: tuple[Vectors, Vectors, Vectors]) -> tuple[Vectors, Vectors, Vectors]:
-            old, m, total = state
-            v = feasible(local, {n: old[n] - eta[n] * m[n] for n in old})
-            m = self._momentum(local, k, v, old, m)
-            return v, m, add(total, m)
+            old, m, q = state
+            new = feasible(local, descend(old, m, eta))
+            m = self.momentum(batches(local, k, self.tie_batches), new, old, m)
+            return new, m, add(q, m)
 
-        return local.loop(step, (v, m, m), first=1)[2]
+        _, _, q = local.loop(step, (down, m, m), first=1)
+        return by_work(local, q, self.rho)
 
-    def _momentum(self, local: Local, k: Any, v: Vectors, old: Vectors, m: Vectors) -> Vectors:
-        d = directions(batches(local, k, self.tie_batches), v)
-        return {n: self.beta * d[n] + (1 - self.beta) * m[n] for n in m}
-
-    def _server(self, ctx: Context, server: Tree, h: Tree) -> Tree:
-        rho = self._rho(ctx, h)
-        sizes, gamma = {}, {}
+    def server(self, ctx: Context, server: Tree, h: Tree) -> Tree:
+        """Lines 14–16: sizes s_v, adaptive rates, step."""
+        rho, decay = scale(ctx, h, self.rho), at(self.decay, ctx.round)
         clips = {"x": self.clip_x, "y": self.clip_y, "z": self.clip_z}
-        for v, rate in self._gamma(ctx.round).items():
-            decay = at(self.decay, ctx.round)
+        sizes, gamma = {}, {}
+        for v, rate in in_round(ctx.round, x=self.gamma_x, y=self.gamma_y, z=self.gamma_z).items():
             s = decay * server["s_" + v] + (1 - decay) * jnp.linalg.norm(h[v])
-            sizes["s_" + v] = s
-            gamma[v] = rho * jnp.clip(rate / (s + self.epsilon), *clips[v])
-        return {**server, **self._step(ctx, server, h, gamma), **sizes}
+            sizes["s_" + v], gamma[v] = s, rho * jnp.clip(rate / (s + self.epsilon), *clips[v])
+        return {**projected(ctx, descend(server, h, gamma), self.radius), **sizes}
 
 
-class LAASFBO(ASFBO):
-    """LA-ASFBO: ASFBO with STORM buffers, m_v ← D_v(new; ξ) + (1 − β)(m_v − D_v(old; ξ)), the same ξ at both points."""
+class ASFBO(AdaptiveSingleLoop):
+    """ASFBO: local momentum, and server rates that adapt to the size of the directions; one exchange a round.
 
-    def _momentum(self, local: Local, k: Any, v: Vectors, old: Vectors, m: Vectors) -> Vectors:
-        b = batches(local, k, self.tie_batches)
-        beta = dict.fromkeys(m, self.beta)
-        return storm(directions(b, v), directions(b, old), m, beta)
+    Anonymous authors (under double-blind review in the text at hand, venue and year not stated).
+    Communication-Efficient Adaptive Federated Bi-level Optimization with Data and System Heterogeneity. Algorithm 1
+    with eq. 20, eqs. 15–30.
+
+    Bilevel, one lower level for all clients, strongly convex in y; unequal τ_i.
+
+        client:   m_v = D_v(x, y, z) afresh each round, then for k < τ_i                                      (lines 5, 6)
+                  v ← v − η_v m_v (x, y projected),    m_v ← β D_v(new point) + (1 − β) m_v                   (lines 8, 9)
+                  it uploads Σ_k m_v /τ_i                                                                     (lines 11, 12)
+        server:   h_v the (n/P)p_i-weighted mean,   s_v ← ϱ s_v + (1 − ϱ)‖h_v‖                                (lines 14, 15)
+                  v ← v − ρ clip(γ_v/(s_v + ε), low_v, high_v) h_v,   z projected on its ball                 (lines 15, 16)
+
+    Paper → here: u, v, w → m_x, m_y, m_z; a, b, c of line 1 → s_x, s_y, s_z; ρ^(t) of eq. 25 → rho; ρ of eq. 28 →
+    epsilon; ϱ, ς → decay; the bounds of Assumption 9 → clip_v; ‖a_i‖₁ → τ_i.
+
+    Args:
+        eta_x, eta_y, eta_z: client steps. Published, and the defaults: 0.01, 0.03, 0.02 (τ_i uniform on 5, ..., 15).
+        gamma_x, gamma_y, gamma_z: γ_v. Published, and the defaults: 0.03, 0.03, 0.05.
+        radius: r of the ball for z; in theory L_f/μ_g, no value published.
+        tie_batches: one f batch and one g batch for the three directions, at half the cost; eqs. 17–18 print it so.
+        rho: the scale ρ: "all": Σ_j p_j τ_j over all clients, as printed; "active": Σ_{i∈C} (n/P)p_i τ_i; or a number.
+        beta: weight of the new direction in the buffers. Published: 0.25.
+        decay, epsilon: ϱ and ε. Published: 0.75, 0.001.
+        clip_x, clip_y, clip_z: (low, high) bounds of the adaptive rates. Published, and the defaults. Clipping comes last:
+            γ_v = 0 freezes v only together with clip_v = (0, 0).
+    """
+
+    name: ClassVar[str] = "ASFBO"
+
+    def momentum(self, b: Batches, new: Vectors, old: Vectors, m: Vectors) -> Vectors:
+        """Eq. 20: β D_v(new; ξ) + (1 − β) m_v."""
+        return moving_average(directions(b, new), m, dict.fromkeys(m, self.beta))
+
+
+class LAASFBO(AdaptiveSingleLoop):
+    """LA-ASFBO: ASFBO with STORM buffers.
+
+    Anonymous authors (under double-blind review in the text at hand, venue and year not stated).
+    Communication-Efficient Adaptive Federated Bi-level Optimization with Data and System Heterogeneity. Algorithm 1
+    with eq. 21.
+
+    Bilevel, one lower level for all clients, strongly convex in y; unequal τ_i. All but line 9 is as in :class:`ASFBO`:
+
+        m_v ← D_v(new; ξ) + (1 − β)(m_v − D_v(old; ξ)),    the same ξ at both points
+
+    Symbols, arguments and published values are those of :class:`ASFBO`.
+    """
+
+    name: ClassVar[str] = "LA-ASFBO"
+
+    def momentum(self, b: Batches, new: Vectors, old: Vectors, m: Vectors) -> Vectors:
+        """Eq. 21: D_v(new; ξ) + (1 − β)(m_v − D_v(old; ξ))."""
+        return storm(directions(b, new), directions(b, old), m, dict.fromkeys(m, self.beta))
+
+
+def summed_directions(local: Local, v: Vectors, eta: Vectors, tie: bool) -> Vectors:
+    """q_v = Σ_k D_v along v ← Π(v − η_v D_v(v)), τ_i steps."""
+
+    def step(k: Any, state: tuple[Vectors, Vectors]) -> tuple[Vectors, Vectors]:
+        v, q = state
+        d = directions(batches(local, k, tie), v)
+        return feasible(local, descend(v, d, eta)), add(q, d)
+
+    q: Vectors
+    _, q = local.loop(step, (v, zeros(v)))
+    return q
+
+
+def by_work(local: Local, q: Vectors, rho: Rho) -> Vectors:
+    """h_v = q_v/τ_i, and τ_i itself where ρ needs it."""
+    h = {v: each / local.tau for v, each in q.items()}
+    return {**h, "work": jnp.asarray(local.tau, q["x"].dtype)} if rho == "active" else h
+
+
+def scale(ctx: Context, h: Tree, rho: Rho) -> Any:
+    """ρ: Σ_j p_j τ_j, the participants' weighted mean of τ_i, or the number itself."""
+    if isinstance(rho, str):
+        return jnp.asarray(h["work"] if rho == "active" else ctx.mean_steps(), h["x"].dtype)
+    return rho
+
+
+def projected(ctx: Context, v: Vectors, radius: Any) -> Vectors:
+    """x on X, y on Y, z on its ball."""
+    return in_ball(feasible(ctx, v), radius)
+
+
+def check_rho(owner: Any) -> None:
+    """'all', 'active' or a positive number."""
+    number = isinstance(owner.rho, int | float) and owner.rho > 0
+    known = owner.rho in ("all", "active") or number
+    require(known, owner, "rho", owner.rho, "'all', 'active' or a positive number")
+
+
+def check_bounds(owner: Any, *names: str) -> None:
+    """(low, high) with 0 <= low <= high."""
+    for name in names:
+        clip = getattr(owner, name)
+        pair = isinstance(clip, tuple) and len(clip) == 2
+        require(pair and _ordered(*clip), owner, name, clip, "(low, high) with 0 <= low <= high")
 
 
 def _ordered(low: Any, high: Any) -> bool:

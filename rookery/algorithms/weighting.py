@@ -24,8 +24,7 @@ from rookery.algorithms.checks import (
     known,
     require,
 )
-from rookery.algorithms.fednest import uniform_below
-from rookery.algorithms.steps import only
+from rookery.algorithms.steps import only, uniform_below
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat

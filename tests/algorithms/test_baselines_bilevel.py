@@ -10,10 +10,19 @@ import pytest
 
 import rookery as rk
 from rookery.algorithm.views import Local
-from rookery.algorithms.aggitd import FBOAggITD
+from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedmbo import FedMBO
-from rookery.algorithms.fednest import FedNest, FedNestMinimax, FedNestSGD, LFedNest, LFedNestMinimax, LFedNestSVRG
+from rookery.algorithms.fednest import (
+    FedNest,
+    FedNestCode,
+    FedNestMinimax,
+    FedNestRandom,
+    FedNestSGD,
+    LFedNest,
+    LFedNestMinimax,
+    LFedNestSVRG,
+)
 from rookery.problem.keys import as_key
 from rookery.problem.layout import Layout
 from rookery.problem.participation import Steps
@@ -78,7 +87,7 @@ def test_fednest_is_its_transcription(bilevel):
 
 
 def test_fednest_with_the_series_of_the_code_is_its_transcription(bilevel):
-    compare(bilevel, FedNest(eta_x=POWER, eta_y=0.05, inner=2, products=3, divide_steps=False, code_series=True),
+    compare(bilevel, FedNestCode(eta_x=POWER, eta_y=0.05, inner=2, products=3, divide_steps=False),
             paper.fednest, {"alpha": power, "beta": 0.05, "T": 2, "N": 3, "divide_steps": False, "code_series": True},
             local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
 
@@ -190,7 +199,7 @@ def test_T28_the_control_variate_leaves_only_the_noise_of_the_anchor():
 
 def test_T29_the_series_of_the_code():
     eta, products = 0.2, 4
-    algorithm = FedNest(products=products, neumann_step=eta, code_series=True)
+    algorithm = FedNestCode(products=products, neumann_step=eta)
     solution = q.run(BILEVEL, algorithm, QB, 1, local_steps=2)
     b = QB.f_y(X0, np.asarray(solution.y))
     z = b
@@ -294,7 +303,7 @@ def uniform(numbers):
 
 
 def test_T29_the_random_term_has_the_mean_of_the_series():
-    algorithm = FedNest(eta_x=SMALL, eta_y=0.0, neumann_step=STEP, products=TERMS, neumann="random")
+    algorithm = FedNestRandom(eta_x=SMALL, eta_y=0.0, neumann_step=STEP, products=TERMS)
     h, exchanges, up, down = sampled(algorithm, QB)
     number = exchanges - 5  # T = 1
     uniform(number)
@@ -357,7 +366,7 @@ def test_T53_T54_fedmbo_has_the_mean_of_the_series_and_its_variance_falls_with_t
 
 def test_exact_itd_is_the_derivative_of_the_last_lower_iterate():
     inner, eta = 4, 0.3
-    solution = q.run(BILEVEL, FBOAggITD(gamma_x=0.1, eta_y=eta, inner=inner, exact_itd=True), QB, 1)
+    solution = q.run(BILEVEL, FBOITD(gamma_x=0.1, eta_y=eta, inner=inner), QB, 1)
     y, J = Y0, np.zeros((DY, DX))
     for _ in range(inner):
         y, J = y - eta * QB.g_y(X0, y), J - eta * (QB.H @ J - QB.E)
@@ -368,7 +377,7 @@ def test_exact_itd_is_the_derivative_of_the_last_lower_iterate():
 
 
 def test_aggitd_with_local_steps_is_gradient_descent_for_equal_clients():
-    solution = q.run(BILEVEL, FBOAggITD(eta_y=0.3, inner=TERMS, svrg=True), SAME, 1, local_steps=3)
+    solution = q.run(BILEVEL, FBOAggITDSVRG(eta_y=0.3, inner=TERMS), SAME, 1, local_steps=3)
     close(solution.y, descend(SAME, X0, Y0, 0.1, 3 * TERMS))
     assert solution.history.last["exchanges"] == 2 * TERMS + 1
     assert solution.history.last["grad_g"] == TERMS * (1 + 2 * 3) * N
@@ -430,12 +439,12 @@ def test_commfedbio_sends_k_entries_and_may_start_from_zero():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: FedNest(neumann="some"), "neumann must be 'full' or 'random'"),
-        (lambda: FedNest(neumann="random", code_series=True), "code_series must be False"),
-        (lambda: FedNest(neumann="random", products=0), "products must be an integer >= 1"),
+        (lambda: FedNestRandom(products=0), "FedNestRandom: products must be an integer >= 1"),
+        (lambda: FedNest(products=-1), "products must be an integer >= 0"),
         (lambda: FedNest(neumann_step=-1.0), "neumann_step must be a number >= 0"),
         (lambda: LFedNest(inner=0), "inner must be an integer >= 1"),
-        (lambda: FBOAggITD(svrg=True, exact_itd=True), "svrg must be False"),
+        (lambda: FBOITD(inner=0), "FBOITD: inner must be an integer >= 1"),
+        (lambda: FBOAggITDSVRG(neumann_step=-1.0), "neumann_step must be a number >= 0"),
         (lambda: q.run(BILEVEL, CommFedBiO(k=DY + 1), QB, 1), "k must be at most 4"),
     ],
 )
