@@ -37,6 +37,8 @@ class FBOAggITD(Algorithm):
             a ← a − η_y ∇²_yy g(x, y^s) a.
     """
 
+    name: ClassVar[str] = "FBO-AggITD"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FBO-AggITD"
     status: ClassVar[str] = "D"

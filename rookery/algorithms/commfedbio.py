@@ -35,6 +35,8 @@ class CommFedBiO(Algorithm):
         warm_start: z starts where the last round left it, else at 0.
     """
 
+    name: ClassVar[str] = "CommFedBiO"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "CommFedBiO"
     status: ClassVar[str] = "K, D"

@@ -22,6 +22,8 @@ class FedAvg(Algorithm):
         eta_y: step.
     """
 
+    name: ClassVar[str] = "FedAvg"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"

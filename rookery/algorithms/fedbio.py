@@ -35,6 +35,8 @@ class FedBiO(Algorithm):
         tie_batches: one f batch and one g batch for the three directions, at half the cost.
     """
 
+    name: ClassVar[str] = "FedBiO"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
@@ -199,6 +201,8 @@ class FedBiOAcc(TwoAverages):
         average_first: average the first directions too, in one more exchange in round 0.
     """
 
+    name: ClassVar[str] = "FedBiOAcc"
+
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
     variables: ClassVar[tuple[str, ...]] = ("x", "y", "z")
@@ -230,6 +234,8 @@ class FedBiOLocal(Algorithm):
         neumann_step: the step inside the series; below 1/L.
         products: Q, the number of Hessian-vector products.
     """
+
+    name: ClassVar[str] = "FedBiO-Local"
 
     solves: ClassVar[tuple[str, ...]] = ("bilevel-local",)
     paper: ClassVar[str] = "FedBiOAcc"
@@ -297,6 +303,8 @@ class FedBiOAccLocal(FedBiOLocal):
 
     The others are those of :class:`FedBiOLocal`.
     """
+
+    name: ClassVar[str] = "FedBiOAcc-Local"
 
     delta: Any = 1.0
     offset: Any = 1.0
@@ -373,6 +381,8 @@ class FedBiOAccLocal(FedBiOLocal):
 class DistBiO(FedBiOLocal):
     """DistBiO: FedBiO-Local with one local step."""
 
+    name: ClassVar[str] = "DistBiO"
+
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """One local step."""
         super().check(flat, clients, steps, whole_sets)
@@ -381,6 +391,8 @@ class DistBiO(FedBiOLocal):
 
 class DistBiOAcc(FedBiOAccLocal):
     """DistBiOAcc: FedBiOAcc-Local with one local step."""
+
+    name: ClassVar[str] = "DistBiOAcc"
 
     def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
         """One local step."""

@@ -34,6 +34,8 @@ class FedMBO(Algorithm):
         products: N, the number of terms of the series in the mean.
     """
 
+    name: ClassVar[str] = "FedMBO"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FedMBO"
     status: ClassVar[str] = "K"

@@ -137,6 +137,8 @@ class FedNest(Nested):
         code_series: the series of the authors' code, a_0 + Σ_j (1/j) mean (I − η_H ∇²_yy g_i)^j a_0, times η_H.
     """
 
+    name: ClassVar[str] = "FedNest"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
@@ -221,6 +223,8 @@ class FedNestSGD(FedNest):
     The arguments are those of :class:`FedNest`.
     """
 
+    name: ClassVar[str] = "FedNest_SGD"
+
     def init(self, x: Array, y: Array) -> Tree:
         """No anchor q."""
         return {name: each for name, each in super().init(x, y).items() if name != "q"}
@@ -248,6 +252,8 @@ class LFedNest(Nested):
         neumann_step: η_H; the step α by default.
         products: N.
     """
+
+    name: ClassVar[str] = "LFedNest"
 
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "FedNest"
@@ -281,6 +287,8 @@ class LFedNestSVRG(LFedNest):
     :class:`LFedNest`.
     """
 
+    name: ClassVar[str] = "LFedNest_SVRG"
+
     def init(self, x: Array, y: Array) -> Tree:
         """The anchors q and h start at 0."""
         return Nested.init(self, x, y)
@@ -305,6 +313,8 @@ class FedNestMinimax(Nested):
         outer_steps: local steps on x.
         divide_steps: α_i = α/outer_steps and β_i = β/τ_i, as in the paper; else (the authors' code) α and β.
     """
+
+    name: ClassVar[str] = "FedNest-minimax"
 
     solves: ClassVar[tuple[str, ...]] = ("minimax",)
     paper: ClassVar[str] = "FedNest"
@@ -332,6 +342,8 @@ class LFedNestMinimax(Nested):
         outer_steps: local steps on x.
         divide_steps: use α/outer_steps and β/τ_i.
     """
+
+    name: ClassVar[str] = "LFedNest-minimax"
 
     solves: ClassVar[tuple[str, ...]] = ("minimax",)
     paper: ClassVar[str] = "FedNest"

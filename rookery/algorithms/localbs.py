@@ -32,6 +32,8 @@ class LocalBSGVR(TwoAverages):
         average_first: average the first directions too, in one more exchange in round 0.
     """
 
+    name: ClassVar[str] = "Local-BSGVR"
+
     paper: ClassVar[str] = "Gao 2022"
     status: ClassVar[str] = "K, D"
     variables: ClassVar[tuple[str, ...]] = ("x", "y")
@@ -57,6 +59,8 @@ class LocalBSGVR(TwoAverages):
 class LocalBSGM(LocalBSGVR):
     """Local-BSGM: Local-BSGVR with a moving average d_v ← β_v D_v(new) + (1 − β_v) d_v, β_v = c_v δ_s²."""
 
+    name: ClassVar[str] = "Local-BSGM"
+
     def _combine(self, new: Callable[..., Vectors], v: Vectors, old: Vectors, d: Vectors, beta: Vectors) -> Vectors:
         fresh = new(v)
         return {n: beta[n] * fresh[n] + (1 - beta[n]) * d[n] for n in d}
@@ -74,6 +78,8 @@ class AdaFBiO(LocalBSGVR):
 
     The others are those of :class:`LocalBSGVR`.
     """
+
+    name: ClassVar[str] = "AdaFBiO"
 
     paper: ClassVar[str] = "Huang 2022"
     status: ClassVar[str] = "K, D"

@@ -39,6 +39,8 @@ class MeFBO(Algorithm):
         smoothness, convexity: L_2 and μ of the lower level, if known: steps that cannot be stable are then warned of.
     """
 
+    name: ClassVar[str] = "MeFBO"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "MeFBO"
     status: ClassVar[str] = "P"

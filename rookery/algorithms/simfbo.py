@@ -32,6 +32,8 @@ class SimFBO(Algorithm):
         tie_batches: one f batch and one g batch for the three directions, at half the cost.
     """
 
+    name: ClassVar[str] = "SimFBO"
+
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     paper: ClassVar[str] = "SimFBO"
     status: ClassVar[str] = "K"
@@ -98,6 +100,8 @@ class ShroFBO(SimFBO):
     The others are those of :class:`SimFBO`.
     """
 
+    name: ClassVar[str] = "ShroFBO"
+
     paper: ClassVar[str] = "SimFBO"
     status: ClassVar[str] = "K"
 
@@ -144,6 +148,8 @@ class ASFBO(ShroFBO):
     The others are those of :class:`ShroFBO`. Defaults are the paper's where it gives them (not radius, rho). Clipping
     comes last: γ_v = 0 freezes v only together with clip_v = (0, 0).
     """
+
+    name: ClassVar[str] = "ASFBO"
 
     paper: ClassVar[str] = "ASFBO"
     status: ClassVar[str] = "P"
@@ -204,6 +210,8 @@ class ASFBO(ShroFBO):
 
 class LAASFBO(ASFBO):
     """LA-ASFBO: ASFBO with STORM buffers, m_v ← D_v(new; ξ) + (1 − β)(m_v − D_v(old; ξ)), the same ξ at both points."""
+
+    name: ClassVar[str] = "LA-ASFBO"
 
     def _momentum(self, local: Local, k: Any, v: Vectors, old: Vectors, m: Vectors) -> Vectors:
         b = batches(local, k, self.tie_batches)
