@@ -50,7 +50,7 @@ class OwnMomentum(rk.Algorithm):
     def round(self):
         return (rk.Exchange(lambda server: server, self.client, self.server),)
 
-    def client(self, local, down, keep, carry):
+    def client(self, local, down, keep):
         x = down["x"]
         d = local.f().grad_x(x, down["y"]) - local.g().cross(x, down["y"], down["z"])
         m = self.weight * d + (1 - self.weight) * keep["m"]
@@ -60,7 +60,7 @@ class OwnMomentum(rk.Algorithm):
             return {"y": v["y"] - self.eta_y * g_y, "z": v["z"] - self.eta_y * (local.g(k, "z").hess(x, **v) - f_y)}
 
         v = local.loop(step, {"y": down["y"], "z": down["z"]})
-        return {"x": x - at(self.eta_x, local.round) * m, **v}, {"m": m}, carry
+        return rk.Reply({"x": x - at(self.eta_x, local.round) * m, **v}, keep={"m": m})
 
     def server(self, ctx, server, mean):
         return {**mean, "x": ctx.project_x(mean["x"]), "y": ctx.project_y(mean["y"])}
@@ -107,9 +107,9 @@ class Small(rk.Algorithm):
     def round(self):
         return (rk.Exchange(lambda server: server, self.client, self.server, weighting="direction"),)
 
-    def client(self, local, down, keep, carry):
+    def client(self, local, down):
         d_x, d_y = local.f().grad(down["x"], down["y"])
-        return {"x": d_x, "y": d_y}, keep, carry
+        return {"x": d_x, "y": d_y}
 
     def server(self, ctx, server, mean):
         x, y = server["x"] - self.eta * mean["x"], server["y"] + self.eta * mean["y"]
@@ -155,10 +155,9 @@ class Grows(Small):
 
     traced = 0
 
-    def client(self, local, down, keep, carry):
-        up, keep, carry = super().client(local, down, keep, carry)
+    def client(self, local, down):
         Grows.traced += 1
-        return {**up, "more": jnp.zeros(Grows.traced)}, keep, carry
+        return {**super().client(local, down), "more": jnp.zeros(Grows.traced)}
 
 
 class NotATuple(Small):
@@ -198,12 +197,9 @@ def nudge(advance):
     return nudged
 
 
-SOLVE, WALK = (
-    import_module("rookery.solving.api"),
-    import_module("rookery.algorithm.walk"),
-)
+SOLVE, COST = import_module("rookery.solving.api"), import_module("rookery.algorithm.cost")
 ENGINE_FAULTS = {
-    "bytes_down must count": (WALK, "tree_bytes", lambda tree: 1),
+    "bytes_down must count": (COST, "tree_bytes", lambda tree: 1),
     "a changed rate must not be compiled anew": (SOLVE, "_with_dtype", lambda algorithm, dtype: algorithm),
     "the evaluation period must change no iterate": (SOLVE, "advance", nudge(SOLVE.advance)),
 }
