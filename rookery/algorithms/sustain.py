@@ -196,10 +196,10 @@ class SustainRandomCW(DoubleMomentum):
         λ = −K η_H q_p,   p uniform on 0..K−1, drawn once a round for both points;   q_k as in :class:`SustainCW`
         S_w, S_x, d_w, d_x and both steps as in :class:`SustainCW`
 
-    p products instead of K; the mean over p is the series of K terms.
+    p products instead of K; the mean over p is the series of K terms. With K = 1 there is none, and λ = −η_H ∇f_0(w).
 
     Args:
-        eta_x, eta_w, neumann_step, inner, beta: as in :class:`SustainCW`; K is the number of terms.
+        eta_x, eta_w, neumann_step, inner, beta: as in :class:`SustainCW`; K = ``inner`` is the number of terms.
     """
 
     name: ClassVar[str] = "SUSTAIN-CW_random"
