@@ -42,7 +42,8 @@ def local_steps(local: Local, v: Vectors, step: Callable[[Any, Vectors], Vectors
     x is projected before each step, so that no gradient is taken outside; what the last step makes of it is averaged as it
     is, and the server projects the average.
     """
-    return local.loop(lambda k, v: step(k, {**v, "x": local.project_x(v["x"])}), v)
+    end: Vectors = local.loop(lambda k, v: step(k, {**v, "x": local.project_x(v["x"])}), v)
+    return end
 
 
 def server_step(server: Tree, mean: Tree, gamma_x: Any, gamma_y: Any) -> Vectors:

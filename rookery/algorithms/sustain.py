@@ -1,5 +1,6 @@
 """SUSTAIN for client weighting, with STORM on both levels or on the lower one, with a full or a random series."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -63,7 +64,7 @@ class DoubleMomentum(Algorithm):
         old = {"x_old": x, "w_old": y, "d_x": jnp.zeros_like(x), "d_w": jnp.zeros_like(y)}
         return {"x": x, "w": y, **series, **old}
 
-    def last_exchange(self, points: tuple[str, ...], server: Any) -> Exchange:
+    def last_exchange(self, points: tuple[str, ...], server: Callable[[Context, Tree, Tree], Tree]) -> Exchange:
         """w and w_old down, both gradients up, and λᵀ∇f_i at the points where there is a λ; one batch for all."""
 
         def client(local: Local, down: Tree) -> Tree:
@@ -86,12 +87,14 @@ class DoubleMomentum(Algorithm):
 
     def storm_w(self, ctx: Context, server: Tree, mean: Tree) -> Y:
         """d_w = S_w(x, w; ξ) + (1 − β)(d_w − S_w(x_old, w_old; ξ))."""
-        return mean["w"] + self.stay(ctx) * (server["d_w"] - mean["w_old"])
+        d_w: Y = mean["w"] + self.stay(ctx) * (server["d_w"] - mean["w_old"])
+        return d_w
 
     def storm_x(self, ctx: Context, server: Tree, mean: Tree) -> X:
         """d_x = S_x(x, w; ξ) + (1 − β)(d_x − S_x(x_old, w_old; ξ))."""
         slopes, old = by_client(ctx, mean["slope"]), by_client(ctx, mean["slope_old"])
-        return slopes + self.stay(ctx) * (server["d_x"] - old)
+        d_x: X = slopes + self.stay(ctx) * (server["d_x"] - old)
+        return d_x
 
     def steps(self, ctx: Context, server: Tree, d_w: Y, d_x: X) -> Tree:
         """w ← Π(w − η_w d_w),   x ← Π_Δ(x − η_x d_x)."""
