@@ -9,9 +9,11 @@ from importlib.metadata import version
 from rookery import _importing  # noqa: F401
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
+from rookery.algorithms.afl import AFL
 from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
+from rookery.algorithms.exact_gd import ExactGD
 from rookery.algorithms.fedavg import FedAvg
 from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
 from rookery.algorithms.fedmbo import FedMBO
@@ -25,30 +27,18 @@ from rookery.algorithms.fednest import (
     LFedNestMinimax,
     LFedNestSVRG,
 )
-from rookery.algorithms.fedsgda import (
-    FSGDA,
-    SAGDA,
-    FedSGDAM,
-    FedSGDAPlus,
-    LocalSGDA,
-    LocalSGDAPlus,
-    MomentumLocalSGDA,
-)
+from rookery.algorithms.fednest_cw import FedNestCW
+from rookery.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
+from rookery.algorithms.fixed_weights import AverageWeights, FixedWeights, ValidationOnly
+from rookery.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus, MomentumLocalSGDA
 from rookery.algorithms.localbs import AdaFBiO, LocalBSGM, LocalBSGVR
 from rookery.algorithms.mefbo import MeFBO
-from rookery.algorithms.primal_dual import PrimalDual
+from rookery.algorithms.primal_dual import PrimalDual, PrimalDualRandom
 from rookery.algorithms.registry import registry
+from rookery.algorithms.rfho import RfhoCW, RfhoForwardCW
+from rookery.algorithms.sagda import FSGDA, SAGDA
 from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
-from rookery.algorithms.weighting import (
-    AFL,
-    AverageWeights,
-    ExactGD,
-    FedNestCW,
-    FixedWeights,
-    RfhoCW,
-    SustainCW,
-    ValidationOnly,
-)
+from rookery.algorithms.sustain import SustainCW, SustainPlainCW, SustainRandomCW
 from rookery.engines.base import Divergence, Engine, Run, Session, Stopped
 from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
@@ -144,10 +134,14 @@ __all__ = [
     "LFedNestMinimax",
     # client weighting
     "PrimalDual",
+    "PrimalDualRandom",
     "ExactGD",
     "FedNestCW",
     "SustainCW",
+    "SustainPlainCW",
+    "SustainRandomCW",
     "RfhoCW",
+    "RfhoForwardCW",
     "AFL",
     "ValidationOnly",
     "AverageWeights",

@@ -118,7 +118,7 @@ SLOW = (
     "test_baselines_minimax.py::test_T31_T33_members",
     "test_baselines_minimax.py::test_T32_T34_estimates",
     "test_baselines_minimax.py::test_codasca_is_its_transcription_and_c_the_mean_of_what_clients_keep[box",
-    "test_baselines_weighting.py::test_T47_T48_T09_T08_whole_runs[RFHO-CW forward]",
+    "test_baselines_weighting.py::test_T47_T48_T09_T08_whole_runs[RFHO-CW_forward]",
     "test_baselines_weighting.py::test_T47_T48_T09_T08_whole_runs[ExactGD]",
     "test_baselines_weighting.py::test_T47_T48_T09_T08_whole_runs[FedNest-CW]",
     "test_contract.py::test_every_algorithm_keeps_the_contract[CODASCA]",

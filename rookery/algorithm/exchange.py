@@ -124,6 +124,8 @@ class Algorithm(eqx.Module):
     Class variables tell what the algorithm is for.
     """
 
+    name: ClassVar[str] = ""
+    """Its name in its paper."""
     solves: ClassVar[tuple[str, ...]]
     """The problem classes: "bilevel", "bilevel-local", "minimax", "weighting"."""
     paper: ClassVar[str] = ""

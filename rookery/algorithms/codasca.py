@@ -12,47 +12,24 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from rookery.algorithm.exchange import Exchange, Stage
+from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_positive, check_rates, require
-from rookery.algorithms.fedsgda import DescentAscent, correction, server_step
-from rookery.algorithms.steps import only, zeros
+from rookery.algorithms.descent_ascent import inside, local_steps, point, server_step
+from rookery.algorithms.steps import only
 from rookery.problem.clients import Clients
 from rookery.problem.layout import Layout
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
 from rookery.problem.schedules import at
-from rookery.typing import Tree, Vectors
+from rookery.typing import Tree, Vectors, Weighting, X, Y
 
 
-class CODAPlus(DescentAscent):
-    """CODA+: local primal-dual steps with a proximal term, averages every τ steps, stages.
+class ProximalStages(Algorithm):
+    """What CODA+ and CODASCA share: the local step with its proximal term, and the stages. Not an algorithm by itself."""
 
-        x ← x − η (clip(∇_x f(x, y)) + (x − x_ref)/Γ_p + wd·x),   y ← Π_Y(y + η ∇_y f(x, y)),   x as it was before
-
-    After every stage η ← η/3, and x_ref is renewed; it starts at x_0. x is projected on X before every local step and at the
-    server.
-
-    Args:
-        eta: the step of both variables.
-        prox: Γ_p; infinite: no proximal term.
-        weight_decay: wd.
-        clip: bound on each entry of ∇_x f, but for those of x's own entries named a and b; None: no clipping.
-        dual: "gradient": as above; "closed": the authors' rule y ← clip(y + η(2(m + b − a) − 2y), 0, 999) with the new
-            a and b, which is ∇_α over π(1−π) with class means of the score replaced by a and b. x needs scalar entries a
-            and b, y is a scalar.
-        margin: m of the closed rule.
-        stage: rounds of a stage; None: one stage.
-        reference: what x_ref becomes after a stage: the "mean" of the server's x over its rounds, or the "last" of them.
-
-    The authors' values: eta 0.1, prox 500, weight_decay 1e-5, clip 1, 8 local steps, stages of 500 rounds.
-    """
-
-    paper: ClassVar[str] = "CODASCA"
-    status: ClassVar[str] = "C"
-    _sent: ClassVar[tuple[str, ...]] = ("x", "y", "x_ref")
+    solves: ClassVar[tuple[str, ...]] = ("minimax",)
 
     eta: Any = 0.1
     prox: Any = float("inf")
@@ -73,124 +50,190 @@ class CODAPlus(DescentAscent):
         if self.stage is not None:
             check_counts(self, "stage")
 
-    def init(self, x: Array, y: Array) -> Tree:
-        """The reference is the start; for the means of stages their iterates are summed up."""
-        return {"x": x, "y": y, "x_ref": x, **({"x_sum": jnp.zeros_like(x)} if self._sums else {})}
-
-    @property
-    def _sums(self) -> bool:
-        return self.stage is not None and self.reference == "mean"
-
-    def _step(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
-        return self._primal_dual(local, k, v, seen, {"x": 0.0, "y": 0.0})[0]
-
-    def _primal_dual(self, local: Local, k: Any, v: Vectors, seen: Tree, c: dict[str, Any]) -> tuple[Vectors, Vectors]:
-        """The new point after a step corrected by c, and what the control variates are the means of."""
-        x, y, eta = v["x"], v["y"], self._eta(local.round)
-        f_x, f_y = local.f(k).grad(x, y)
-        pull = (x - seen["x_ref"]) / self.prox + self.weight_decay * x
-        x = x - eta["x"] * (self._clipped(local, f_x) + c["x"] + pull)
+    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
+        """The closed rule of the dual is that of one problem."""
         if self.dual == "closed":
-            y, f_y = self._closed(local, x, y, eta["y"], c["y"])
+            fits = flat.y.size == 1 and {"a", "b"} <= set(scalars(flat.x))
+            require(fits, self, "dual", self.dual, "'gradient' unless x has scalar entries a and b and y is a scalar")
+
+    def step(self, local: Local, k: Any, v: Vectors, x_ref: X, c: dict[str, Any]) -> tuple[Vectors, Vectors]:
+        """The point after a step corrected by c, and the gradients whose means are control variates.
+
+        x ← x − η (clip(∇_x f) + c_x + (x − x_ref)/Γ_p + wd·x),   y ← Π_Y(y + η (∇_y f + c_y)) or the closed rule
+        """
+        x, y, eta = v["x"], v["y"], self.eta_of_stage(local.round)
+        f_x, f_y = local.f(k).grad(x, y)
+        pull = (x - x_ref) / self.prox + self.weight_decay * x
+        x = x - eta * (self.clipped(local, f_x) + c["x"] + pull)
+        if self.dual == "closed":
+            y, f_y = self.closed_dual(local, x, y, eta, c["y"])
         else:
-            y = local.project_y(y + eta["y"] * (f_y + c["y"]))
+            y = local.project_y(y + eta * (f_y + c["y"]))
         return {"x": x, "y": y}, {"x": f_x, "y": f_y}
 
-    def _closed(self, local: Local, x: Array, y: Array, eta: Any, c: Any) -> tuple[Array, Array]:
-        """The authors' dual step, and its direction at the y that it leads to."""
-        place, x = _scalars(local.x_layout), local.project_x(x)
+    def closed_dual(self, local: Local, x: X, y: Y, eta: Any, c: Any) -> tuple[Y, Y]:
+        """The authors' y ← clip(y + η(2(m + b − a) − 2y + c), 0, 999), and its direction at the y that it leads to."""
+        place, x = scalars(local.x_layout), local.project_x(x)
         target = 2 * (self.margin + x[place["b"]] - x[place["a"]])
         y = local.project_y(jnp.clip(y + eta * (target - 2 * y + c), 0, 999))
         return y, target - 2 * y
 
-    def _clipped(self, local: Local, f_x: Array) -> Array:
+    def clipped(self, local: Local, f_x: X) -> X:
+        """The entries of ∇_x f kept within ±clip, but for those of a and b."""
         if self.clip is None:
             return f_x
         clipped = jnp.clip(f_x, -self.clip, self.clip)
-        for place in _scalars(local.x_layout).values():
+        for place in scalars(local.x_layout).values():
             clipped = clipped.at[place].set(f_x[place])
         return clipped
 
-    def _eta(self, t: Any) -> dict[str, Any]:
+    def eta_of_stage(self, t: Any) -> Any:
+        """η/3^s in the stage s of round t."""
         eta = at(self.eta, t)
-        if self.stage is not None:
-            eta = eta / 3 ** jnp.asarray(t // self.stage, jnp.result_type(eta))
-        return {"x": eta, "y": eta}
+        return eta if self.stage is None else eta / 3 ** jnp.asarray(t // self.stage, jnp.result_type(eta))
 
-    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        new = super()._server(ctx, server, mean)
+    def first_reference(self, x: X) -> Tree:
+        """x_ref = x_0; for the means of stages the server's iterates are summed up."""
+        sums = self.stage is not None and self.reference == "mean"
+        return {"x_ref": x, **({"x_sum": jnp.zeros_like(x)} if sums else {})}
+
+    def next_reference(self, ctx: Context, server: Tree, x: X) -> Tree:
+        """x_ref after a round that ended at x: a new one if the stage is over."""
         if self.stage is None:
-            return new
+            return {"x_ref": server["x_ref"]}
         over = (ctx.round + 1) % self.stage == 0
-        if not self._sums:
-            return {**new, "x_ref": jnp.where(over, new["x"], server["x_ref"])}
-        total = server["x_sum"] + new["x"]
+        if self.reference == "last":
+            return {"x_ref": jnp.where(over, x, server["x_ref"])}
+        total = server["x_sum"] + x
         x_ref = jnp.where(over, total / self.stage, server["x_ref"])
-        return {**new, "x_ref": x_ref, "x_sum": jnp.where(over, 0, total)}
-
-    def check(self, flat: Flat, clients: Clients, steps: Steps, whole_sets: bool) -> None:
-        """The closed rule of the dual is that of one problem."""
-        if self.dual == "closed":
-            fits = flat.y.size == 1 and {"a", "b"} <= set(_scalars(flat.x))
-            require(fits, self, "dual", self.dual, "'gradient' unless x has scalar entries a and b and y is a scalar")
+        return {"x_ref": x_ref, "x_sum": jnp.where(over, 0, total)}
 
 
-class CODASCA(CODAPlus):
+class CODAPlus(ProximalStages):
+    """CODA+: local primal-dual steps with a proximal term, averages every τ steps, stages.
+
+    Zhuoning Yuan, Zhishuai Guo, Yi Xu, Yiming Ying, Tianbao Yang: Federated deep AUC maximization for heterogeneous data
+    with a constant communication complexity. ICML 2021; after CODA: Zhishuai Guo, Mingrui Liu, Zhuoning Yuan, Li Shen, Wei
+    Liu, Tianbao Yang: Communication-efficient distributed stochastic AUC maximization with deep neural networks. ICML 2020.
+    From the authors' public example of CODASCA, without its control variates.
+
+    Solves: minimax; theory for F PL in x and strongly concave in y.
+    Paper → here:  v = (w, a, b) → x;  α → y;  I → τ;  T_0 (steps) → stage (rounds).
+
+        x ← x − η (clip(∇_x f_i(x, y; ξ)) + (x − x_ref)/Γ_p + wd·x),   y ← Π_Y(y + η ∇_y f_i(x, y; ξ))     τ times
+        x̄ = mean x_i,   ȳ = mean y_i                                                                     at the server
+        after every stage   η ← η/3 and x_ref is renewed; it starts at x_0
+
+    x is projected on X before every local step and at the server.
+
+    Args:
+        eta: the step of both variables; the authors' .1.
+        prox: Γ_p; infinite: no proximal term; the authors' 500.
+        weight_decay: wd; the authors' 1e-5.
+        clip: bound on each entry of ∇_x f, but for those of x's own entries named a and b; None: no clipping; the
+            authors' 1.
+        dual: "gradient": as above; "closed": the authors' rule y ← clip(y + η(2(m + b − a) − 2y), 0, 999) with the new
+            a and b, which is ∇_α over π(1−π) with class means of the score replaced by a and b. x needs scalar entries a
+            and b, y is a scalar.
+        margin: m of the closed rule; the authors' 1.
+        stage: rounds of a stage; None: one stage; the authors' 500 (4000 steps).
+        reference: what x_ref becomes after a stage: the "mean" of the server's x over its rounds, or the "last" of them.
+
+    Published besides: 8 local steps, batches of 32, 20000 steps.
+    """
+
+    name: ClassVar[str] = "CODA+"
+    paper: ClassVar[str] = "CODASCA"
+    status: ClassVar[str] = "C"
+
+    def init(self, x: X, y: Y) -> Tree:
+        """The reference is the start."""
+        return {"x": x, "y": y, **self.first_reference(x)}
+
+    def round(self) -> tuple[Stage, ...]:
+        """One exchange of iterates."""
+        return (Exchange(only("x", "y", "x_ref"), self.client, self.server),)
+
+    def client(self, local: Local, down: Tree) -> Tree:
+        """τ steps."""
+        none = {"x": 0.0, "y": 0.0}
+        return local_steps(local, point(down), lambda k, v: self.step(local, k, v, down["x_ref"], none)[0])
+
+    def server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+        """The averages, and maybe the next stage."""
+        new = inside(ctx, mean)
+        return {**new, **self.next_reference(ctx, server, new["x"])}
+
+
+class CODASCA(ProximalStages):
     """CODASCA: CODA+ with control variates and a step of the server.
 
-        x ← x − η (clip(∇_x f(x, y)) − c_x,i + c_x + (x − x_ref)/Γ_p + wd·x),   y ← Π_Y(y + η (∇_y f(x, y) − c_y,i + c_y))
-        c_v,i ← the mean of the client's ∇_v f over the round,   c_v ← c_v + Σ_{i∈C} p_i Δc_v,i
-        v̄ ← v̄ + γ (mean v_i − v̄),   v = x, y
+    Zhuoning Yuan, Zhishuai Guo, Yi Xu, Yiming Ying, Tianbao Yang: Federated deep AUC maximization for heterogeneous data
+    with a constant communication complexity. ICML 2021. From the authors' public example (LibAUC); a server step other
+    than 1 from general knowledge.
+
+    Solves: minimax; theory for F PL in x and strongly concave in y.
+    Paper → here:  v = (w, a, b) → x;  α → y;  I → τ;  T_0 (steps) → stage (rounds).
+
+        x ← x − η (clip(∇_x f_i) + c_x − c_x,i + (x − x_ref)/Γ_p + wd·x),   y ← Π_Y(y + η (∇_y f_i + c_y − c_y,i))   τ times
+        c_v,i ← the mean of the client's ∇_v f_i over the round,   c_v ← c_v + Σ_{i∈C} p_i Δc_v,i                   v = x, y
+        v̄ ← v̄ + γ (mean v_i − v̄)                                                                            at the server
+        after every stage   η ← η/3 and x_ref is renewed; it starts at x_0
 
     With dual="closed", c_y,i is the mean of 2(m + b − a) − 2y with a, b and y AFTER each step. A client keeps c_i, and c
     stays the p-weighted mean of all that is kept, absent clients' too.
 
     Args:
-        gamma: server step; above 1 it extrapolates.
-
-    The others are those of :class:`CODAPlus`.
+        eta, prox, weight_decay, clip, dual, margin, stage, reference: as in :class:`CODAPlus`, with the same published
+            values.
+        gamma: the server's step; above 1 it extrapolates; the authors' 1, FedSGDA's grid for this baseline {.9, 1, 1.5, 2}.
     """
 
+    name: ClassVar[str] = "CODASCA"
     paper: ClassVar[str] = "CODASCA"
     status: ClassVar[str] = "C"
-    _sent: ClassVar[tuple[str, ...]] = ("x", "y", "x_ref", "c_x", "c_y")
 
     gamma: Any = 1.0
 
     def __check_init__(self) -> None:
         check_rates(self, "gamma")
 
-    def init(self, x: Array, y: Array) -> Tree:
-        """Control variates start at 0."""
-        return {**super().init(x, y), **self.keep(x, y)}
+    def init(self, x: X, y: Y) -> Tree:
+        """The reference is the start; control variates start at 0."""
+        return {"x": x, "y": y, **self.first_reference(x), **self.keep(x, y)}
 
-    def keep(self, x: Array, y: Array) -> Tree:
+    def keep(self, x: X, y: Y) -> Tree:
         """A client keeps its control variates."""
         return {"c_x": jnp.zeros_like(x), "c_y": jnp.zeros_like(y)}
 
     def round(self) -> tuple[Stage, ...]:
         """One exchange of iterates and of changes of control variates."""
-        weighting = {"x": "average", "y": "average", "c_x": "direction", "c_y": "direction"}
-        return (Exchange(only(*self._sent), self._client, self._server, weighting),)
+        weighting: Weighting = {"x": "average", "y": "average", "c_x": "direction", "c_y": "direction"}
+        return (Exchange(only("x", "y", "x_ref", "c_x", "c_y"), self.client, self.server, weighting),)
 
-    def _client(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-        seen = {**down, "own_x": keep["c_x"], "own_y": keep["c_y"]}
-        end = self._descend(local, {"x": down["x"], "y": down["y"], **zeros(keep)}, seen)
+    def client(self, local: Local, down: Tree, keep: Tree) -> Reply:
+        """τ corrected steps; the new c_i is the mean of their gradients."""
+        correction = {"x": down["c_x"] - keep["c_x"], "y": down["c_y"] - keep["c_y"]}
+
+        def step(k: Any, v: Vectors) -> Vectors:
+            new, f = self.step(local, k, v, down["x_ref"], correction)
+            return {**new, "c_x": v["c_x"] + f["x"], "c_y": v["c_y"] + f["y"]}
+
+        sums = {c: jnp.zeros_like(each) for c, each in keep.items()}
+        end = local_steps(local, {**point(down), **sums}, step)
         new = {c: end[c] / local.tau for c in keep}
-        return {**end, **{c: new[c] - keep[c] for c in keep}}, new, carry
+        return Reply({**point(end), **{c: new[c] - keep[c] for c in keep}}, keep=new)
 
-    def _step(self, local: Local, k: Any, v: Vectors, seen: Tree) -> Vectors:
-        new, f = self._primal_dual(local, k, v, seen, correction(seen))
-        return {**new, "c_x": v["c_x"] + f["x"], "c_y": v["c_y"] + f["y"]}
-
-    def _server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+    def server(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
+        """The server's step, the mean of what clients keep, and maybe the next stage."""
         gamma = at(self.gamma, ctx.round)
-        new = super()._server(ctx, server, server_step(server, mean, gamma, gamma))
+        new = inside(ctx, server_step(server, mean, gamma, gamma))
         share = ctx.active / ctx.n  # the mean of changes is weighted by (n/|C|)p_i
-        return {**new, **{c: server[c] + share.astype(mean[c].dtype) * mean[c] for c in ("c_x", "c_y")}}
+        c = {name: server[name] + share.astype(mean[name].dtype) * mean[name] for name in ("c_x", "c_y")}
+        return {**new, **c, **self.next_reference(ctx, server, new["x"])}
 
 
-def _scalars(layout: Layout) -> dict[str, int]:
+def scalars(layout: Layout) -> dict[str, int]:
     """Where the entries a and b of the pytree lie in its vector, if it has such scalars."""
     tree = jax.tree.unflatten(layout.treedef, range(len(layout.shapes)))
     places, place = {}, 0

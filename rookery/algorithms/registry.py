@@ -1,9 +1,11 @@
-"""The algorithms, one file a family."""
+"""All algorithms of the package by name, and which of them fit a problem."""
 
 from rookery.algorithm.exchange import Algorithm
+from rookery.algorithms.afl import AFL
 from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
+from rookery.algorithms.exact_gd import ExactGD
 from rookery.algorithms.fedavg import FedAvg
 from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
 from rookery.algorithms.fedmbo import FedMBO
@@ -17,80 +19,73 @@ from rookery.algorithms.fednest import (
     LFedNestMinimax,
     LFedNestSVRG,
 )
-from rookery.algorithms.fedsgda import (
-    FSGDA,
-    SAGDA,
-    FedSGDAM,
-    FedSGDAPlus,
-    LocalSGDA,
-    LocalSGDAPlus,
-    MomentumLocalSGDA,
-)
+from rookery.algorithms.fednest_cw import FedNestCW
+from rookery.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
+from rookery.algorithms.fixed_weights import AverageWeights, FixedWeights, ValidationOnly
+from rookery.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus, MomentumLocalSGDA
 from rookery.algorithms.localbs import AdaFBiO, LocalBSGM, LocalBSGVR
 from rookery.algorithms.mefbo import MeFBO
-from rookery.algorithms.primal_dual import PrimalDual
+from rookery.algorithms.primal_dual import PrimalDual, PrimalDualRandom
+from rookery.algorithms.rfho import RfhoCW, RfhoForwardCW
+from rookery.algorithms.sagda import FSGDA, SAGDA
 from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
-from rookery.algorithms.weighting import (
-    AFL,
-    AverageWeights,
-    ExactGD,
-    FedNestCW,
-    FixedWeights,
-    RfhoCW,
-    SustainCW,
-    ValidationOnly,
-)
+from rookery.algorithms.sustain import SustainCW, SustainPlainCW, SustainRandomCW
 from rookery.names import unknown
 from rookery.problem.problems import Bilevel, Problem
 
-registry: dict[str, type[Algorithm]] = {
-    "MeFBO": MeFBO,
-    "FedBiO": FedBiO,
-    "FedBiOAcc": FedBiOAcc,
-    "SimFBO": SimFBO,
-    "ShroFBO": ShroFBO,
-    "ASFBO": ASFBO,
-    "LA-ASFBO": LAASFBO,
-    "FedNest": FedNest,
-    "FedNest_SGD": FedNestSGD,
-    "LFedNest": LFedNest,
-    "LFedNest_SVRG": LFedNestSVRG,
-    "FedMBO": FedMBO,
-    "FBO-AggITD": FBOAggITD,
-    "CommFedBiO": CommFedBiO,
-    "Local-BSGVR": LocalBSGVR,
-    "Local-BSGM": LocalBSGM,
-    "AdaFBiO": AdaFBiO,
-    "FedAvg": FedAvg,
-    "FedBiO-Local": FedBiOLocal,
-    "FedBiOAcc-Local": FedBiOAccLocal,
-    "DistBiO": DistBiO,
-    "DistBiOAcc": DistBiOAcc,
-    "FedSGDA+": FedSGDAPlus,
-    "FedSGDA-M": FedSGDAM,
-    "Local SGDA": LocalSGDA,
-    "Local SGDA+": LocalSGDAPlus,
-    "Momentum Local SGDA": MomentumLocalSGDA,
-    "FSGDA": FSGDA,
-    "SAGDA": SAGDA,
-    "CODA+": CODAPlus,
-    "CODASCA": CODASCA,
-    "FedNest-minimax": FedNestMinimax,
-    "LFedNest-minimax": LFedNestMinimax,
-    "PrimalDual": PrimalDual,
-    "GD-CW": ExactGD,
-    "FedNest-CW": FedNestCW,
-    "SUSTAIN-CW": SustainCW,
-    "RFHO-CW": RfhoCW,
-    "AFL": AFL,
-    "val": ValidationOnly,
-    "avg": AverageWeights,
-    "opt": FixedWeights,
-    "FedNest_random": FedNestRandom,
-    "FedNest_code": FedNestCode,
-    "FBO-AggITD_SVRG": FBOAggITDSVRG,
-    "FBO-ITD": FBOITD,
-}
+ALGORITHMS: tuple[type[Algorithm], ...] = (
+    MeFBO,
+    FedBiO,
+    FedBiOAcc,
+    SimFBO,
+    ShroFBO,
+    ASFBO,
+    LAASFBO,
+    FedNest,
+    FedNestRandom,
+    FedNestCode,
+    FedNestSGD,
+    LFedNest,
+    LFedNestSVRG,
+    FedMBO,
+    FBOAggITD,
+    FBOAggITDSVRG,
+    FBOITD,
+    CommFedBiO,
+    LocalBSGVR,
+    LocalBSGM,
+    AdaFBiO,
+    FedAvg,
+    FedBiOLocal,
+    FedBiOAccLocal,
+    DistBiO,
+    DistBiOAcc,
+    FedSGDAPlus,
+    FedSGDAM,
+    LocalSGDA,
+    LocalSGDAPlus,
+    MomentumLocalSGDA,
+    FSGDA,
+    SAGDA,
+    CODAPlus,
+    CODASCA,
+    FedNestMinimax,
+    LFedNestMinimax,
+    PrimalDual,
+    PrimalDualRandom,
+    ExactGD,
+    FedNestCW,
+    SustainCW,
+    SustainPlainCW,
+    SustainRandomCW,
+    RfhoCW,
+    RfhoForwardCW,
+    AFL,
+    ValidationOnly,
+    AverageWeights,
+    FixedWeights,
+)
+registry: dict[str, type[Algorithm]] = {kind.name: kind for kind in ALGORITHMS}
 """All algorithms of the package by their papers' names."""
 
 
@@ -104,8 +99,8 @@ def by_name(name: str) -> type[Algorithm]:
 
 
 def name_of(kind: type[Algorithm]) -> str:
-    """The name of an algorithm in its paper."""
-    return next((name for name, each in registry.items() if each is kind), kind.__name__)
+    """The name of an algorithm in its paper; of one without a name of its own, that of the class."""
+    return vars(kind).get("name") or kind.__name__
 
 
 def problem_class(problem: Problem) -> str:

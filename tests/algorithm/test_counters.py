@@ -89,11 +89,15 @@ TABLE = {
     "FedNest-minimax": Row(3 * XY, 2 * XY, 4, ((3, 0), (1, 2), (0, 0), (0, 0))),
     "LFedNest-minimax": Row(2 * XY, XY, 2, ((1, 0), (0, 1), (0, 0), (0, 0))),
     "PrimalDual": Row(2 * W, 2 * W + 1, 1, once(0, 1, 1, 0), server=1),
+    "PrimalDual_random": Row(2 * W, 2 * W + 1, 1, once(0, 1, 1, 0), server=1),
     "GD-CW": Row(2 * W, 2 * W + W**2, 2, once(0, 2, W, 0), server=1),
     # New active clients need w beside the vectors of the series, and λ is known one exchange later than in the table.
     "FedNest-CW": Row(5 * W, 2 * W + 1, 3, once(0, 2, 1, 0), server=1),
     "SUSTAIN-CW": Row(8 * W, 4 * W + 2, 2, once(0, 2, 2, 0), server=2),
+    "SUSTAIN-CW_plain": Row(5 * W, 3 * W + 1, 2, once(0, 2, 1, 0), server=1),
+    "SUSTAIN-CW_random": Row(4 * W, 2 * W + 2, 1, once(0, 2, 0, 0), server=2),  # K = 1: no product
     "RFHO-CW": Row(3 * W, 2 * W + 1, 2, once(0, 2, 1, 0), server=1),
+    "RFHO-CW_forward": Row((N + 1) * W, (N + 1) * W, 1, once(0, 1, N, 0), server=1),
     "AFL": Row(W, W + 1, calls=once(0, 1, 0, 0)),
     "val": Row(0, 0, 0, server=1),
     "avg": Row(W, W, calls=once(0, 1, 0, 0)),
@@ -106,8 +110,8 @@ OPTIONS = {
     "LA-ASFBO": Row(D, D + 1, calls=times((1, 1, 1, 1), -1, 2), options={"rho": "active", "tie_batches": True}),
     "FedBiO-Local": Row(DX, DX, calls=times((1, 1, 2, 1), 0, 1), options={"products": 2}),
     "PrimalDual": Row(6 * W, 6 * W + 1, 3, once(0, 3, 3, 0), server=3, options={"inner": 3}),
+    "PrimalDual_random": Row(6 * W, 6 * W + 3, 3, once(0, 3, 3, 0), server=3, options={"inner": 3}),
 }
-RANDOM_K = Row(6 * W, 6 * W + 3, 3, once(0, 3, 3, 0), server=3, options={"inner": 3, "random_k": True})
 
 
 def nothing(x, y):
@@ -185,7 +189,7 @@ def steps_for(name, wanted):
 
 def cases():
     """(algorithm, row, steps): three kinds of steps where the algorithm takes them."""
-    rows = [*TABLE.items(), *OPTIONS.items(), ("PrimalDual", RANDOM_K)]
+    rows = [*TABLE.items(), *OPTIONS.items()]
     for name, row in rows:
         for steps in dict.fromkeys(steps_for(name, each) for each in (1, 3, rk.Steps(1, 4))):
             options = "".join(f" {option}={value}" for option, value in row.options.items())

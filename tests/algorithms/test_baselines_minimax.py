@@ -7,7 +7,9 @@ import pytest
 
 import rookery as rk
 from rookery.algorithms.codasca import CODASCA, CODAPlus
-from rookery.algorithms.fedsgda import FSGDA, SAGDA, FedSGDAPlus, LocalSGDA, LocalSGDAPlus, MomentumLocalSGDA
+from rookery.algorithms.fedsgda import FedSGDAPlus
+from rookery.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus, MomentumLocalSGDA
+from rookery.algorithms.sagda import FSGDA, SAGDA
 from tests.algorithms.test_transcriptions import CLIENTS, GDA, RANDOM_STEPS, P, box, compare, simplex
 from tests.helpers import quadratics as q
 from tests.helpers import small_problems as small
@@ -132,9 +134,9 @@ def test_momentum_local_sgda_is_its_transcription(minimax):
 
 
 class WithoutVariates(SAGDA):
-    def _anchor(self, local, down, keep, carry):
-        up, keep, carry = super()._anchor(local, down, keep, carry)
-        return jax.tree.map(jnp.zeros_like, up), keep, {**carry, "own_x": 0 * up["c_x"], "own_y": 0 * up["c_y"]}
+    def anchor(self, local, down):
+        up, _, carry = super().anchor(local, down)
+        return rk.Reply(jax.tree.map(jnp.zeros_like, up), carry={**carry, "own": jax.tree.map(jnp.zeros_like, down)})
 
 
 def test_T31_T33_members_that_are_local_sgda():
@@ -369,4 +371,3 @@ def test_fields_of_the_older_classes_are_where_they_were():
     made = FedSGDAPlus(0.1, 0.2, 3, 1.1, 1.2, False)
     assert made == FedSGDAPlus(eta_x=0.1, eta_y=0.2, snapshot=3, gamma_x=1.1, gamma_y=1.2, project_server=False)
     assert rk.FedSGDAM(0.1, 0.2, 0.3, 0.4, 2) == rk.FedSGDAM(eta_x=0.1, eta_y=0.2, alpha=0.3, beta=0.4, first_batch=2)
-    assert isinstance(made, LocalSGDAPlus)

@@ -1,5 +1,6 @@
 """The baselines of client weighting: against NumPy transcriptions, and what the mathematics implies about them."""
 
+from functools import partial
 from itertools import combinations
 
 import jax.numpy as jnp
@@ -7,16 +8,12 @@ import numpy as np
 import pytest
 
 import rookery as rk
-from rookery.algorithms.weighting import (
-    AFL,
-    AverageWeights,
-    ExactGD,
-    FedNestCW,
-    FixedWeights,
-    RfhoCW,
-    SustainCW,
-    ValidationOnly,
-)
+from rookery.algorithms.afl import AFL
+from rookery.algorithms.exact_gd import ExactGD
+from rookery.algorithms.fednest_cw import FedNestCW
+from rookery.algorithms.fixed_weights import AverageWeights, FixedWeights, ValidationOnly
+from rookery.algorithms.rfho import RfhoCW, RfhoForwardCW
+from rookery.algorithms.sustain import SustainCW, SustainPlainCW, SustainRandomCW
 from rookery.problem.sets import WholeSpace
 from tests.helpers import quadratics as q
 from tests.helpers import small_problems as small
@@ -139,10 +136,10 @@ def fednest(p, eta_x, eta_w, neumann_step, inner):
     p.x = simplex(p.x - eta_x * p.slopes(A, scale, lam, p.w, inner))
 
 
-def sustain(p, eta_x, eta_w, neumann_step, inner, beta, x_momentum, neumann="full"):
+def sustain(p, eta_x, eta_w, neumann_step, inner, beta, plain=False, random=False):
     new = (p.x, p.w)
     old = getattr(p, "old", new)
-    lams = p.series(neumann_step, inner, [new, old]) if neumann == "full" else p.term(neumann_step, inner, [new, old])
+    lams = (p.term if random else p.series)(neumann_step, inner, [new, old])
     A, scale = p.active()
     S_w = [scale * sum(x[i] * p.grad(i, 0, w) for i in A) for x, w in (new, old)]
     S_x = [p.slopes(A, scale, lam, w, 0) for lam, (_, w) in zip(lams, (new, old), strict=True)]
@@ -150,13 +147,13 @@ def sustain(p, eta_x, eta_w, neumann_step, inner, beta, x_momentum, neumann="ful
         p.d_w, p.d_x = S_w[0], S_x[0]
     else:
         p.d_w = S_w[0] + (1 - beta) * (p.d_w - S_w[1])
-        p.d_x = S_x[0] + (1 - beta) * (p.d_x - S_x[1]) if x_momentum == "storm" else S_x[0]
+        p.d_x = S_x[0] if plain else S_x[0] + (1 - beta) * (p.d_x - S_x[1])
     p.old = new
     p.w, p.x = p.w - eta_w * p.d_w, simplex(p.x - eta_x * p.d_x)
 
 
-def rfho(p, eta_x, eta_w, inner, mode):
-    if mode == "forward":
+def rfho(p, eta_x, eta_w, inner, forward=False):
+    if forward:
         Z = getattr(p, "Z", np.zeros((p.w.size, p.n)))
         for k in range(inner):
             (A, scale), G = p.active(), np.zeros((p.w.size, p.n))
@@ -188,15 +185,11 @@ BOXES = {
     "AFL, mean model": (AFL, afl, {**RATES, "inner": 2, "average": True}),
     "ExactGD": (ExactGD, exact, {**RATES, "inner": 2}),
     "FedNest-CW": (FedNestCW, fednest, SERIES),
-    "SUSTAIN-CW": (SustainCW, sustain, {**SERIES, "beta": 0.4, "x_momentum": "storm"}),
-    "SUSTAIN-CW plain": (SustainCW, sustain, {**SERIES, "beta": 0.4, "x_momentum": "plain"}),
-    "SUSTAIN-CW random": (
-        SustainCW,
-        sustain,
-        {**SERIES, "inner": 3, "beta": 0.4, "x_momentum": "storm", "neumann": "random"},
-    ),
-    "RFHO-CW": (RfhoCW, rfho, {**RATES, "inner": 3, "mode": "reverse"}),
-    "RFHO-CW forward": (RfhoCW, rfho, {**RATES, "inner": 2, "mode": "forward"}),
+    "SUSTAIN-CW": (SustainCW, sustain, {**SERIES, "beta": 0.4}),
+    "SUSTAIN-CW_plain": (SustainPlainCW, partial(sustain, plain=True), {**SERIES, "beta": 0.4}),
+    "SUSTAIN-CW_random": (SustainRandomCW, partial(sustain, random=True), {**SERIES, "inner": 3, "beta": 0.4}),
+    "RFHO-CW": (RfhoCW, rfho, {**RATES, "inner": 3}),
+    "RFHO-CW_forward": (RfhoForwardCW, partial(rfho, forward=True), {**RATES, "inner": 2}),
 }
 
 
@@ -298,7 +291,7 @@ def differences(fn, x, h=1e-6):
 def test_rfho_differentiates_the_steps_on_the_model():
     x, w0 = np.array([0.1, 0.4, 0.3, 0.2]), np.array([0.5, -0.4, 0.8])
     expected = differences(lambda x: TOY.loss(TOY.server, end_of_steps(TOY, x, w0, 0.12, 3)), x)
-    forward = RfhoCW(eta_x=0.1, eta_w=0.12, inner=3, mode="forward")
+    forward = RfhoForwardCW(eta_x=0.1, eta_w=0.12, inner=3)
     for algorithm in (LEARNERS["RFHO-CW"](3), forward):
         g_x, solution = one_round(algorithm, TOY, x, w0)
         np.testing.assert_allclose(g_x, expected, atol=1e-8)
@@ -360,7 +353,7 @@ def test_T05_the_step_on_the_model_is_unbiased():
 
 RUNS = {
     "ExactGD": ExactGD(eta_x=0.3, eta_w=0.1, inner=2),
-    "RFHO-CW forward": RfhoCW(eta_x=0.3, eta_w=0.1, inner=2, mode="forward"),
+    "RFHO-CW_forward": RfhoForwardCW(eta_x=0.3, eta_w=0.1, inner=2),
     "FedNest-CW": LEARNERS["FedNest-CW"](3, eta_x=0.3),
     "SUSTAIN-CW": LEARNERS["SUSTAIN-CW"](3),
     "RFHO-CW": LEARNERS["RFHO-CW"](3, eta_x=0.3),
@@ -369,11 +362,11 @@ TERMS = {"FedNest-CW": 4, "SUSTAIN-CW": 4, "RFHO-CW": 3}
 # (exchanges; numbers down, numbers up, a client; grad_g, hvp, a client; server_grad_f) of a round, with K and d
 COSTS = {
     "ExactGD": lambda K, d: (K + 1, (K + 1) * d, (K + 1) * d + d**2, K + 1, d, 1),
-    "RFHO-CW forward": lambda K, d: (K, K * (N + 1) * d, K * (N + 1) * d, K, K * N, 1),
+    "RFHO-CW_forward": lambda K, d: (K, K * (N + 1) * d, K * (N + 1) * d, K, K * N, 1),
     "FedNest-CW": lambda K, d: (2 * K + 1, (3 * K + 2) * d, 2 * K * d + 1, K + 1, K, 1),
     "SUSTAIN-CW": lambda K, d: (K + 1, (4 * K + 4) * d, (2 * K + 2) * d + 2, 2, 2 * K, 2),
     "RFHO-CW": lambda K, d: (2 * K, 3 * K * d, 2 * K * d + K, 2 * K, K, 1),
-    "SUSTAIN-CW plain": lambda K, d: (K + 1, (2 * K + 3) * d, (K + 2) * d + 1, 2, K, 1),
+    "SUSTAIN-CW_plain": lambda K, d: (K + 1, (2 * K + 3) * d, (K + 2) * d + 1, 2, K, 1),
     "AFL": lambda K, d: (K, K * d, K * d + 1, K, 0, 0),
     "opt": lambda K, d: (K, K * d, K * d, K, 0, 0),
     "val": lambda K, d: (0, 0, 0, 0, 0, K),
@@ -450,8 +443,8 @@ def test_val_avg_and_opt():
 
 
 def test_T08_plain_momentum_takes_half_the_products():
-    algorithm = SustainCW(eta_x=0.05, eta_w=0.1, neumann_step=0.12, inner=2, x_momentum="plain")
-    check_costs("SUSTAIN-CW plain", q.run(SIMPLEX, algorithm, TOY, 2, EQUAL, np.zeros(D)), 2, D, N, 2)
+    algorithm = SustainPlainCW(eta_x=0.05, eta_w=0.1, neumann_step=0.12, inner=2)
+    check_costs("SUSTAIN-CW_plain", q.run(SIMPLEX, algorithm, TOY, 2, EQUAL, np.zeros(D)), 2, D, N, 2)
 
 
 @pytest.mark.parametrize(
@@ -461,9 +454,9 @@ def test_T08_plain_momentum_takes_half_the_products():
         (FedNestCW, {"neumann_step": 0.0}, "neumann_step"),
         (AFL, {"eta_x": -1.0}, "eta_x"),
         (SustainCW, {"beta": 1.5}, "beta"),
-        (SustainCW, {"x_momentum": "none"}, "storm"),
-        (SustainCW, {"neumann": "none"}, "random"),
-        (RfhoCW, {"mode": "back"}, "forward"),
+        (SustainPlainCW, {"neumann_step": -1.0}, "neumann_step"),
+        (SustainRandomCW, {"eta_w": -1.0}, "eta_w"),
+        (RfhoForwardCW, {"inner": 0}, "inner"),
     ],
 )
 def test_bad_hyperparameters_raise(kind, bad, said):

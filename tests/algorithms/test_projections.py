@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import rookery as rk
+from rookery.algorithms.descent_ascent import gradients, move
 from tests.algorithms.test_transcriptions import simplex
 from tests.helpers import quadratics as q
 
@@ -124,8 +125,8 @@ def test_no_client_evaluates_a_loss_outside_the_sets(name):
 
 def test_a_loss_evaluated_outside_is_noticed():
     class Leaves(rk.LocalSGDA):
-        def _descend(self, local, v, seen):
-            return local.loop(lambda k, v: self._step(local, k, v, seen), v)
+        def client(self, local, down):
+            return local.loop(lambda k, v: move(local, v, gradients(local.f(k), v), self.eta_x, self.eta_y), down)
 
     with pytest.raises(rk.Diverged):
         stays_inside(Leaves(), 3)

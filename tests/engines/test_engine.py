@@ -151,8 +151,8 @@ class Slots(rk.Algorithm):
         return {"x": x, "y": y, "slots": jnp.zeros(())}
 
     def round(self):
-        def client(local, down, keep, carry):
-            return {"y": down["y"]}, keep, carry
+        def client(local, down):
+            return {"y": down["y"]}
 
         return (
             rk.Exchange(
@@ -170,18 +170,18 @@ def test_clients_at_a_time_fill_up_the_last_group_only(world, at_once, slots):
 
 def test_T02_the_order_of_uploads_does_not_matter():
     rng = np.random.default_rng(0)
-    exchange = rk.Exchange(None, None, None, weighting={"a": "average", "b": "direction", "c": lambda s, ids: s[ids]})
+    weighting = {"a": "average", "b": "direction", "c": lambda s, ids: s[ids]}
     ids, mask = jnp.array([0, 2, 3, 0]), jnp.array([True, True, True, False])
     up = {name: jnp.asarray(rng.standard_normal((4, 3))) for name in "abc"}
     weights, server = jnp.asarray(P), jnp.asarray([1.0, 2, 3, 4])
-    expected = mean_of(exchange, server, weights, ids, mask, up)
+    expected = mean_of(weighting, server, weights, ids, mask, up)
     p, v = P[[0, 2, 3]], {name: np.asarray(each[:3]) for name, each in up.items()}
     np.testing.assert_allclose(expected["a"], p / p.sum() @ v["a"], rtol=1e-12)
     np.testing.assert_allclose(expected["b"], 4 / 3 * p @ v["b"], rtol=1e-12)
     np.testing.assert_allclose(expected["c"], 4 / 3 * np.array([1.0, 3, 4]) @ v["c"], rtol=1e-12)
     for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
         order = jnp.asarray(order)
-        permuted = mean_of(exchange, server, weights, ids[order], mask[order], {k: u[order] for k, u in up.items()})
+        permuted = mean_of(weighting, server, weights, ids[order], mask[order], {k: u[order] for k, u in up.items()})
         for name in "abc":
             np.testing.assert_allclose(permuted[name], expected[name], rtol=1e-12)
 
@@ -204,8 +204,8 @@ class TwoDraws(rk.Algorithm):
     eta_y: Any = 0.1
 
     def round(self):
-        def client(local, down, keep, carry):
-            return {"y": down["y"] - self.eta_y * local.g().grad_y(down["x"], down["y"])}, keep, carry
+        def client(local, down):
+            return {"y": down["y"] - self.eta_y * local.g().grad_y(down["x"], down["y"])}
 
         def server(ctx, server, mean):
             return {**server, **mean}
@@ -326,14 +326,12 @@ class Blows(rk.Algorithm):
     growth: Any = 1e130
 
     def round(self):
-        first = rk.Exchange(
-            lambda s: {"x": s["x"]}, lambda local, down, k, c: ({"x": down["x"]}, k, c), lambda ctx, s, m: s
-        )
+        first = rk.Exchange(lambda s: {"x": s["x"]}, lambda local, down: {"x": down["x"]}, lambda ctx, s, m: s)
         return (first, rk.Exchange(lambda s: s, self.client, self.server))
 
-    def client(self, local, down, keep, carry):
+    def client(self, local, down):
         factor = 1.0 if self.at_server else jnp.where(local.id == 2, self.growth, 1.0)
-        return {"y": local.loop(lambda k, y: factor * y, down["y"])}, keep, carry
+        return {"y": local.loop(lambda k, y: factor * y, down["y"])}
 
     def server(self, ctx, server, mean):
         worse = jnp.where(ctx.round == 2, 1 / (0.0 * server["x"][0]), 1.0) if self.at_server else 1.0
@@ -394,8 +392,8 @@ class Singular(rk.Algorithm):
     def round(self):
         return (rk.Exchange(lambda s: {"x": s["x"]}, self.client, self.server),)
 
-    def client(self, local, down, keep, carry):
-        return {"d": down["x"] if self.at_server else 1 / (down["x"] - local.x0)}, keep, carry
+    def client(self, local, down):
+        return {"d": down["x"] if self.at_server else 1 / (down["x"] - local.x0)}
 
     def server(self, ctx, server, mean):
         return {**server, "x": server["x"] - self.eta_x * mean["d"] / (0.0 if self.at_server else 1.0)}
@@ -492,7 +490,7 @@ def test_history(world, tmp_path):
 
 ORDER = np.array([2, 0, 1])
 WEIGHTS = np.array([0.2, 0.5, 0.3])
-OF_CLIENTS = ("x", "x_old", "d_x", "g_x")  # of client weighting: one entry a client
+OF_CLIENTS = ("x", "x_old", "d_x", "g_x", "Z")  # of client weighting: one entry or row a client
 XS, YS = jnp.asarray([0.4, -0.3]), jnp.asarray([0.2, 0.5])
 
 
@@ -620,10 +618,14 @@ FROZEN: dict[str, dict[str, dict[str, Any]]] = {  # of every algorithm: what sta
     "CODASCA": {"x y": {"eta": 0.0}},
     "FedNest-minimax": XY,
     "LFedNest-minimax": XY,
+    "PrimalDual_random": {"x": {"eta_x": 0.0}, "w": {"eta_w": 0.0}, "lambda": {"eta_lambda": 0.0}},
     "GD-CW": XW,
     "FedNest-CW": XW,
     "SUSTAIN-CW": XW,
+    "SUSTAIN-CW_plain": XW,
+    "SUSTAIN-CW_random": XW,
     "RFHO-CW": {"x": {"eta_x": 0.0}, "x w": {"eta_w": 0.0}},  # it differentiates the steps on w
+    "RFHO-CW_forward": {"x": {"eta_x": 0.0}, "x w": {"eta_w": 0.0}},
     "AFL": XW,
     "val": {"x w": {"eta_w": 0.0}, "x": {}},
     "avg": W,
@@ -631,6 +633,7 @@ FROZEN: dict[str, dict[str, dict[str, Any]]] = {  # of every algorithm: what sta
 }
 TIED = {  # what stays as well
     ("PrimalDual", "lambda"): {"x"},  # without a dual the weights do not move
+    ("PrimalDual_random", "lambda"): {"x"},
     ("FedNest", "x"): {"z"},  # its series has the step of x
     ("FedNest_SGD", "x"): {"z"},
 }
@@ -883,12 +886,12 @@ class Probe(rk.Algorithm):
     def round(self):
         return (rk.Exchange(lambda s: {"x": s["x"]}, self.client, self.server, weighting="stack"),)
 
-    def client(self, local, down, keep, carry):
+    def client(self, local, down):
         def slopes(k, draw):
             f = local.f(k, draw)
             return jnp.stack([f.grad_x(down["x"] + shift, jnp.zeros(1))[0] for shift in (0.0, 5.0)])
 
-        return {"seen": jnp.stack([jnp.stack([slopes(k, draw) for draw in "xz"]) for k in (0, 1)])}, keep, carry
+        return {"seen": jnp.stack([jnp.stack([slopes(k, draw) for draw in "xz"]) for k in (0, 1)])}
 
     def server(self, ctx, server, stacked):
         return {**server, "seen": stacked["seen"]}

@@ -451,9 +451,9 @@ class Shifts(rk.Algorithm):
     def round(self):
         return (rk.Exchange(lambda server: server, self.client, lambda ctx, server, mean: {**server, **mean}),)
 
-    def client(self, local, down, keep, carry):
+    def client(self, local, down, keep):
         step = self.rate * local.f().grad_x(down["x"], down["y"]) * (keep["times"] + 1)
-        return {"x": down["x"] - step}, {"times": keep["times"] + 1}, carry
+        return rk.Reply({"x": down["x"] - step}, keep={"times": keep["times"] + 1})
 
 
 def test_a_loss_with_randomness_and_an_algorithm_of_ones_own():
