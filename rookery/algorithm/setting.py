@@ -1,8 +1,9 @@
-"""All that a run is (:class:`Setting`) and all that it has become (:class:`State`)."""
+"""All that a run is (:class:`Setting`) and all that it has become (:class:`State`); what a setting is made from."""
 
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -11,9 +12,10 @@ from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.views import Context, Local
 from rookery.problem.clients import Clients
 from rookery.problem.keys import PARTICIPANTS, fold
+from rookery.problem.layout import Layout
 from rookery.problem.oracles import Tally
 from rookery.problem.participation import Participation, Steps
-from rookery.problem.problems import Flat
+from rookery.problem.problems import ClientWeighting, Flat, Problem
 from rookery.typing import Tree
 
 
@@ -93,3 +95,25 @@ def initial_state(setting: Setting, x: Array, y: Array) -> State:
     keep = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), setting.algorithm.keep(x, y))
     server = jax.tree.map(jnp.copy, setting.algorithm.init(x, y))  # y, z and θ may be one array; states are donated
     return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))
+
+
+def with_dtype(algorithm: Algorithm, dtype: Any) -> Algorithm:
+    """Rates as arrays of the variables' dtype, so that another value is not another program."""
+
+    def cast(path: Any, leaf: Any) -> Array:
+        if isinstance(leaf, bool | str) or not eqx.is_array_like(leaf):
+            field = jax.tree_util.keystr(path)
+            raise TypeError(f"{type(algorithm).__name__}{field} must be a number or a schedule, got {leaf!r}")
+        return jnp.asarray(leaf, dtype)
+
+    return jax.tree_util.tree_map_with_path(cast, algorithm)
+
+
+def flat_problem(problem: Problem, x0: Tree, y0: Tree, n: int) -> tuple[Flat, Tree]:
+    """A problem of ``n`` clients over vectors, and x0: equal weights where client weighting gives none."""
+    if x0 is None and isinstance(problem, ClientWeighting):
+        x0 = jnp.full(n, 1 / n, Layout.of(y0, "y0").dtype)
+    flat = Flat(problem, Layout.of(x0, "x0"), Layout.of(y0, "y0"))
+    if flat.x.dtype != flat.y.dtype:
+        raise ValueError(f"y0 must have the dtype of x0 ({flat.x.dtype}), got {flat.y.dtype}")
+    return flat, x0

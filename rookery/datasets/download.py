@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rookery.datasets.files import DataError, algorithms, cache_folder, mismatch, replacing, state
+from rookery.datasets.files import DataError, algorithms, cache_folder, mismatch, state
 from rookery.datasets.sources import DataFile, Source, source
+from rookery.files import replacing
 
 Opener = Callable[..., Any]
 _TIMEOUT = 30.0  # seconds without an answer

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from rookery.datasets.download import fetch
-from rookery.datasets.files import DataError, cache_folder, checksum, replacing
+from rookery.datasets.files import DataError, cache_folder, checksum
 from rookery.datasets.formats import read_png
+from rookery.files import replacing
 
 _DRAWINGS = 20  # of each character
 _SIDE = 105  # of an official image

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from rookery.algorithm.exchange import Algorithm
-from rookery.algorithm.setting import Setting
+from rookery.algorithm.setting import Setting, flat_problem, with_dtype
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name, check_solves, name_of
 from rookery.engines.flower.engine import Remote
@@ -18,10 +17,9 @@ from rookery.experiment.folder import Plan, go_in_folder
 from rookery.experiment.settings import _batch_size, _participants, _range, parse_value
 from rookery.problem.clients import Clients, Split
 from rookery.problem.keys import as_key
-from rookery.problem.layout import Layout
 from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform, check_participation
-from rookery.problem.problems import ClientWeighting, Flat
-from rookery.solving.api import Prepared, Solution, _batch_sizes, _with_dtype
+from rookery.problem.problems import ClientWeighting
+from rookery.solving.api import Prepared, Solution, _batch_sizes
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,8 @@ def _uniform(participants: int | None) -> Participation | None:
 
 def prepare_without_data(source: Site, order: Order, engine: Remote) -> Prepared:
     """The run, ready to go on nodes. Losses are not tried out here: there is nothing to try them on."""
-    x0, n = source.x0, source.n
-    if x0 is None and isinstance(source.problem, ClientWeighting):
-        x0 = jnp.full(n, 1 / n, Layout.of(source.y0, "y0").dtype)
-    flat = Flat(source.problem, Layout.of(x0, "x0"), Layout.of(source.y0, "y0"))
-    if flat.x.dtype != flat.y.dtype:
-        raise ValueError(f"y0 must have the dtype of x0 ({flat.x.dtype}), got {flat.y.dtype}")
+    n = source.n
+    flat, x0 = flat_problem(source.problem, source.x0, source.y0, n)
     source.problem.x_set.check(x0, "x_set")
     source.problem.y_set.check(source.y0, "y_set")
     check_solves(order.algorithm, source.problem)
@@ -92,10 +86,10 @@ def prepare_without_data(source: Site, order: Order, engine: Remote) -> Prepared
     taking = check_participation(order.participation, n)
     order.algorithm.check(flat, clients, steps, sizes == (None, None))
     x, y = flat.x.ravel(x0), flat.y.ravel(source.y0)
-    algorithm = _with_dtype(order.algorithm, flat.x.dtype)
+    algorithm = with_dtype(order.algorithm, flat.x.dtype)
     setting = Setting(flat, algorithm, clients, taking, steps, sizes, as_key(order.key), x)
     evaluate = source.evaluate if source.evaluate is not None else _nothing
-    return Prepared(setting, x, y, evaluate, engine, None, None, None, [])
+    return Prepared(setting, x, y, evaluate, engine, None, None, None, None)
 
 
 def _nothing(x: Any, y: Any) -> dict[str, Any]:

@@ -34,8 +34,8 @@ import tomli_w
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from rookery import files
 from rookery.algorithm.setting import State
-from rookery.datasets.files import replacing
 from rookery.engines.flower.engine import FederationError, Flower, Remote
 from rookery.engines.simulator import Simulator
 from rookery.experiment.settings import Settings, settings_of
@@ -354,8 +354,7 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         for place in (folder, folder / "checkpoints"):
-            for part in place.glob("*.part"):  # of a process that was killed
-                part.unlink(missing_ok=True)
+            files.remove_parts(place)
         yield
 
 
@@ -491,15 +490,8 @@ def _name(path: Any) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file so that it is whole or not there: under another name, to the disk, then renamed."""
-    with replacing(path) as file:
-        file.write(content)
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(path.parent, os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    """Writes a file so that it is whole or not there."""
+    files.write(path, content)
 
 
 # --- what else is told -----------------------------------------------------------------------------------------------

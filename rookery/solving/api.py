@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rookery.algorithm.cost import Cost, costs_of
 from rookery.algorithm.exchange import Algorithm
-from rookery.algorithm.setting import Setting, State
+from rookery.algorithm.setting import Setting, State, with_dtype
 from rookery.algorithm.setting import initial_state as _first_state
 from rookery.algorithms.registry import by_name, check_solves, name_of
 from rookery.engines.diagnose import Found, diagnose
@@ -301,7 +301,8 @@ class Prepared:
     lanes: int | None
     clients_axes: Axes | None
     evaluate_axes: Axes | None
-    costs: list[Cost]
+    costs: Sequence[Cost] | None
+    """What each step of a round costs; None if only nodes can tell."""
 
     @classmethod
     def of(
@@ -383,7 +384,7 @@ class Prepared:
         for each in chosen:
             each.check(flat, clients, steps, sizes == (None, None))
         dtype = layouts[0].dtype
-        ready = [_with_dtype(each, dtype) for each in chosen]
+        ready = [with_dtype(each, dtype) for each in chosen]
         seeds = [as_key(key) for key in keys]
         first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
         costs = costs_of(first, x[0], y[0])
@@ -434,7 +435,7 @@ class Prepared:
         history = History(start.history.rows if isinstance(start, Solution) else None)
         if start is None:
             state = self.initial_state()
-            history.append(self._row(0, None, None, 0.0, evaluate(state)))
+            history.append(self._row(0, (), None, None, 0.0, evaluate(state)))
         else:
             state = self._continued(start)
             state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
@@ -468,7 +469,7 @@ class Prepared:
                         note(state)
                 state = work.gather(state, final=state.round == end)
                 metrics = evaluate(state)
-                before = self._row(state.round, activity, before, seconds, metrics)
+                before = self._row(state.round, work.costs, activity, before, seconds, metrics)
                 history.append(before)
                 show(0, None, metrics)
                 if watch is not None:
@@ -484,7 +485,7 @@ class Prepared:
         shares = None
         if self.clients_axes is not None:
             shares = deal(self.setting, jax.eval_shape(self.initial_state), self.clients_axes)
-        return nullcontext(_Here(self.setting, self.engine.clients_at_once, shares))
+        return nullcontext(_Here(self.setting, self.costs or (), self.engine.clients_at_once, shares))
 
     def finish(self, ended: Solution) -> Solution:
         """A solution with x, y and what diverged, from its state."""
@@ -519,7 +520,9 @@ class Prepared:
             jax.tree.map(lambda *leaves: jnp.stack(leaves), *[replace(s, round=None) for s in states]), round=0
         )
 
-    def _row(self, round: int, activity: Any, before: Any, seconds: float, metrics: dict[str, Any]) -> dict[str, Any]:
+    def _row(
+        self, round: int, costs: Sequence[Cost], activity: Any, before: Any, seconds: float, metrics: dict[str, Any]
+    ) -> dict[str, Any]:
         """A row of the history: counters in Python integers, since sizes times activity overflow 32 bits."""
         shape = () if self.lanes is None else (self.lanes,)
         row: dict[str, Any] = {"round": round}
@@ -527,7 +530,7 @@ class Prepared:
         for name in names:
             row[name] = np.zeros(shape, np.int64) if before is None else np.array(before[name])
         if activity is not None:
-            for number, cost in enumerate(self.costs):
+            for number, cost in enumerate(costs):
                 done = activity[..., number, :, :]
                 row["exchanges"] = row["exchanges"] + cost.exchange * done[..., 0, 0]
                 row["bytes_down"] = row["bytes_down"] + cost.down * done[..., 0, 1]
@@ -565,6 +568,7 @@ class _Here:
     """Rounds in this process."""
 
     setting: Setting
+    costs: Sequence[Cost]
     at_once: int | None
     shares: Shares | None
 
@@ -656,18 +660,6 @@ def _batch_sizes(batch_size: Any) -> tuple[int | None, int | None]:
         if size is not None:
             check_count(size, "batch_size")
     return pair
-
-
-def _with_dtype(algorithm: Algorithm, dtype: Any) -> Algorithm:
-    """Rates as arrays of the variables' dtype, so that another value is not another program."""
-
-    def cast(path: Any, leaf: Any) -> Array:
-        if isinstance(leaf, bool | str) or not eqx.is_array_like(leaf):
-            field = jax.tree_util.keystr(path)
-            raise TypeError(f"{type(algorithm).__name__}{field} must be a number or a schedule, got {leaf!r}")
-        return jnp.asarray(leaf, dtype)
-
-    return jax.tree_util.tree_map_with_path(cast, algorithm)
 
 
 def _stack(trees: list[Any], name: str) -> Any:

@@ -25,11 +25,12 @@ from rookery.algorithms.rates import tell_algorithm
 from rookery.cli.node import node as node_command
 from rookery.engines.diagnose import Careful
 from rookery.engines.flower.engine import Over
-from rookery.engines.flower.federation import FederationError, Rules
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.engines.flower.node import Node
-from rookery.engines.flower.site import from_memory, partitions
+from rookery.engines.flower.rules import FederationError, Rules
+from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.store import StateLost, Store
+from rookery.engines.flower.wire.listing import partitions
 from rookery.engines.flower.wire.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.deployed import Order, prepare_without_data
@@ -367,8 +368,8 @@ def local_grid(nodes):
     from flwr.app import Context, RecordDict
     from flwr.serverapp import Grid
 
-    from rookery.engines.flower.wire.adapter import local_run, over_the_wire
     from rookery.engines.flower.wire.grid import client_app, unwrapped
+    from tests.helpers.flower import local_run, over_the_wire
 
     class LocalGrid(Grid):
         def __init__(self):
@@ -850,15 +851,15 @@ def test_a_node_with_another_problem_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", list(rk.registry))
 def test_every_algorithm_can_be_told_by_name_and_rates(name):
-    from rookery.solving.api import _with_dtype
+    from rookery.algorithm.setting import with_dtype
 
     kind = rk.registry[name]
     scheduled = {"eta_x": rk.Cosine(0.1, 0.01, 50.0)} if "eta_x" in inspect.signature(kind).parameters else {}
     for algorithm in (kind(), kind(**scheduled)):
-        ready = _with_dtype(algorithm, jnp.float32)
+        ready = with_dtype(algorithm, jnp.float32)
         told = unpack(pack(None, tell_algorithm(ready)))[1]
         source = dataclasses.replace(from_memory(PROBLEMS["minimax"], make_clients(), 0, 0), algorithm=None)
-        again = _with_dtype(source.make_algorithm(told), jnp.float32)
+        again = with_dtype(source.make_algorithm(told), jnp.float32)
         assert jax.tree.structure(again) == jax.tree.structure(ready)
         assert jax.tree.leaves(again) == jax.tree.leaves(ready)
 
@@ -908,12 +909,18 @@ def test_the_node_command_refuses_what_it_cannot_do():
         node_command("10.1.1.1:8000", str(EXAMPLE), "0")
 
 
+ADAPTER = ("node", "objects", "server")
+
+
 def test_only_the_adapter_uses_what_is_not_public():
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
-    folder = Path(inspect.getfile(Node)).parent
-    for path in [*folder.glob("*.py"), *Path(inspect.getfile(rk)).parent.glob("commands/*.py")]:
-        used = set(re.findall(r"^\s*(?:from|import) (flwr[\w.]*)", path.read_text(), re.MULTILINE))
-        assert path.name == "adapter.py" or used <= public, (path, used)
+    adapter = Path(inspect.getfile(Node)).parent / "wire" / "adapter"
+    used = {
+        path: set(re.findall(r"^\s*(?:from|import) (flwr[\w.]*)", path.read_text(), re.MULTILINE))
+        for path in Path(inspect.getfile(rk)).parent.rglob("*.py")
+    }
+    assert {path.stem for path, names in used.items() if names - public} == set(ADAPTER)
+    assert {path.parent for path, names in used.items() if names - public} == {adapter}
 
 
 def test_what_the_adapter_counts_on():
@@ -921,8 +928,11 @@ def test_what_the_adapter_counts_on():
     fleet = importlib.import_module("flwr.supernode.fleet_http_connection")
     utils = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
     grid = importlib.import_module("flwr.superlink.grid")
-    adapter = importlib.import_module("rookery.engines.flower.wire.adapter")
-    for node in ast.walk(ast.parse(inspect.getsource(adapter))):  # also what is imported where it is needed
+    texts = [
+        inspect.getsource(importlib.import_module(name))
+        for name in [*(f"rookery.engines.flower.wire.adapter.{part}" for part in ADAPTER), "tests.helpers.flower"]
+    ]
+    for node in [node for text in texts for node in ast.walk(ast.parse(text))]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flwr"):
             module = importlib.import_module(str(node.module))
             for name in node.names:
