@@ -61,4 +61,5 @@ def alone(setting: Setting, number: int, where: tuple[Any, ...], server: Tree) -
 @eqx.filter_jit
 def local_steps(setting: Setting, round: Any, ids: Array) -> Array:
     """How many local steps each of these clients makes in a round."""
-    return jax.vmap(lambda id: setting.steps.draw(setting.key, id, round))(ids)
+    drawn: Array = jax.vmap(lambda id: setting.steps.draw(setting.key, id, round))(ids)
+    return drawn

@@ -18,13 +18,14 @@ from rookery.algorithm.exchange import Algorithm, Exchange
 from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, all_finite, count_stages, stage_at
 from rookery.algorithms.rates import tell_algorithm
+from rookery.engines.flower.precision import x64_enabled
 from rookery.engines.flower.roster import Roster
 from rookery.engines.flower.round import Common, Round
 from rookery.engines.flower.rules import FederationError, Rules
 from rookery.engines.flower.wire.answers import read_answer
 from rookery.engines.flower.wire.fields import Version
 from rookery.engines.flower.wire.pack import plain
-from rookery.engines.flower.wire.requests import Begin, End, Keep, x64_enabled
+from rookery.engines.flower.wire.requests import Begin, End, Keep
 from rookery.engines.flower.wire.transport import Transport
 from rookery.problem.layout import same_structure
 from rookery.typing import Tree

@@ -24,11 +24,12 @@ import jax.numpy as jnp
 from rookery.algorithm.cost import costs_of
 from rookery.algorithm.setting import Setting, flat_problem, with_dtype
 from rookery.engines.flower.hosted import Hosted, Refused, Rows, arrays
+from rookery.engines.flower.precision import enable_x64, x64_enabled
 from rookery.engines.flower.site import Site
 from rookery.engines.flower.store import Store
 from rookery.engines.flower.wire.fields import NAME
 from rookery.engines.flower.wire.pack import Malformed, pack, plain
-from rookery.engines.flower.wire.requests import Begin, End, Keep, Work, read_request, x64_enabled
+from rookery.engines.flower.wire.requests import Begin, End, Keep, Work, read_request
 from rookery.problem.clients import Clients, Split
 from rookery.problem.participation import Full, Steps
 from rookery.typing import Tree
@@ -119,7 +120,7 @@ class Node:
         if begin.x64 != x64_enabled():
             if self._site is not None:
                 raise Refused("error", f"the run has x64 = {begin.x64}, this node began with {not begin.x64}")
-            jax.config.update("jax_enable_x64", begin.x64)
+            enable_x64(begin.x64)
         if self._site is None:
             self._site = self._open_site()
         if begin.n != self._site.n:

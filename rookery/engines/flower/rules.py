@@ -56,7 +56,7 @@ class Rules:
 
     def pause_after(self, attempt: int) -> float:
         """Seconds after a failed attempt. After ``SILENCE`` all nodes are greeted again: to wait longer helps nobody."""
-        return min(self.pause * 2**attempt, max(self.pause, SILENCE))
+        return min(self.pause * 2.0**attempt, max(self.pause, SILENCE))
 
     def needed(self, wanted: int) -> int:
         """The quorum of a draw of so many participants."""

@@ -152,11 +152,6 @@ def _rows(rows: dict[int, Tree]) -> dict[str, Tree]:
     return {str(client): row for client, row in rows.items()}
 
 
-def x64_enabled() -> bool:
-    """Whether JAX computes in 64 bits here."""
-    return bool(jax.config.read("jax_enable_x64"))
-
-
 # --- reading --------------------------------------------------------------------------------------------------------------
 
 

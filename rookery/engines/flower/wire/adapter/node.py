@@ -48,9 +48,9 @@ class _NoInterrupt:
         log.info("a heartbeat was refused")
 
 
-fleet_http_connection.flwr_exit = _raise_instead_of_exit
-_heart: Any = fleet_http_connection
-_heart.os = _NoInterrupt
+_connection: Any = fleet_http_connection
+_connection.flwr_exit = _raise_instead_of_exit
+_connection.os = _NoInterrupt
 
 
 def serve(
