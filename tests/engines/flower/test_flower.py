@@ -255,6 +255,27 @@ def test_a_damaged_file_is_lost_state(tmp_path):
         Store(tmp_path / "run").settle(1, (0, 0, 0), 1)
 
 
+def test_what_a_killed_node_left_half_written_is_no_obstacle_and_is_removed(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".rookery-run.0123.part").touch()  # it was killed when it marked its folder
+    store = Store(folder)
+    store.begin(b"")
+    store.write(1, (0, 0, 0), {"m": np.ones(3)})
+    (folder / "client-1" / ".0-0-1.state.0123.part").touch()
+    assert Store(folder).settle(1, (0, 0, 0), 1)["m"].tolist() == [1, 1, 1]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_half_written_file_of_somebody_else_is_left_alone(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".thesis.0123.part").touch()
+    with pytest.raises(ValueError, match="is there already, and is not the folder of a run"):
+        Store(folder).begin(b"")
+    assert [path.name for path in folder.iterdir()] == [".thesis.0123.part"]
+
+
 # --- a node -----------------------------------------------------------------------------------------------------------
 
 

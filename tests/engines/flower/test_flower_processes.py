@@ -437,13 +437,13 @@ SERVER = """
 import sys
 from pathlib import Path
 import rookery as rk
-from rookery import runs
-from rookery.settings import resolve
+from rookery.experiment import folder
+from rookery.experiment.settings import resolve
 
 if __name__ == "__main__":
     run = {"task": "quadratic-minimax", "clients": 4, "rounds": 40, "every": 7, "participants": 2}
     settings = resolve({**run, "algorithm": "CODASCA"}, {"dimension": 3})
-    runs.start_run(settings, Path(sys.argv[1]), engine=rk.Flower(nodes=2))
+    folder.start_run(settings, Path(sys.argv[1]), engine=rk.Flower(nodes=2))
 """
 
 
