@@ -96,8 +96,8 @@ class Soaked(Watched):
     ) -> Iterator[Federation]:
         """The federation; the killer is at work until the last round is made."""
         with super().open(run, start, memory) as federation:
-            faulty = Faulty(federation.transport, self.dice)
-            federation.transport = faulty
+            faulty = Faulty(federation.roster.transport, self.dice)
+            federation.roster.transport = faulty
             stop = threading.Event()
             killer = threading.Thread(target=self._kill, args=(stop,), daemon=True)
             killer.start()

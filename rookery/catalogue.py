@@ -10,6 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
+from rookery import files
 from rookery.algorithm.cost import Cost, costs_of
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.setting import Setting
@@ -158,9 +159,8 @@ def _yes(value: Any) -> str:
 def update(page: Path, table: str) -> None:
     """Writes the table between the marks of a documentation page."""
     text = page.read_text()
-    page.write_text(
-        re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{table}\n<!-- end -->", text, flags=re.S)
-    )
+    text = re.sub(r"<!-- table -->.*?<!-- end -->", f"<!-- table -->\n{table}\n<!-- end -->", text, flags=re.S)
+    files.write(page, text.encode())
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def node(
     from rookery.engines.flower.engine import is_loopback
     from rookery.engines.flower.launch.processes import require_flower
     from rookery.engines.flower.node import Node
-    from rookery.engines.flower.site import partitions
+    from rookery.engines.flower.wire.listing import partitions
     from rookery.experiment.source import open_site
 
     require_flower()
@@ -40,7 +40,7 @@ def node(
             "TLS; rookery deploy certs makes some"
         )
     os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
-    from rookery.engines.flower.wire.adapter import serve
+    from rookery.engines.flower.wire.adapter.node import serve
 
     keep_compiled()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

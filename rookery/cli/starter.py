@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-import rookery.engines.flower.wire.adapter  # noqa: F401  (what every node needs; it starts no thread and compiles nothing)
+import rookery.engines.flower.wire.adapter.node  # noqa: F401  (what every node needs; it starts no thread and compiles nothing)
 from rookery.cli.node import node
 from rookery.engines.flower.launch.processes import node_number
 

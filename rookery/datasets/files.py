@@ -1,14 +1,12 @@
-"""Files on this machine: where they are looked for, whether they are the right ones, writing them whole or not at all."""
+"""Files of data sets on this machine: where they are looked for, and whether they are the right ones."""
 
 import functools
 import hashlib
 import os
-import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from rookery.datasets.sources import DataFile, Source, source
 
@@ -90,21 +88,6 @@ def algorithms(checksums: Sequence[str]) -> list[str]:
 def mismatch(name: str | Path, expected: Sequence[str], found: Sequence[str]) -> DataError:
     """The error for a file that is not what it should be."""
     return DataError(f"{name}: not the official file: expected {' or '.join(expected)}, found {', '.join(found)}")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes its place at ``path`` at the end, and leaves nothing behind if anything goes wrong."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        with open(part, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _folders(name: str) -> Iterator[Path]:

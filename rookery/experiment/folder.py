@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from rookery.experiment.checkpoint import digest, manifests
-from rookery.files import write
+from rookery.files import remove_parts, write
 from rookery.solving.history import History
 
 try:
@@ -120,8 +120,7 @@ def locked(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         for place in (folder, folder / "checkpoints"):
-            for part in place.glob("*.part"):  # of a process that was killed
-                part.unlink(missing_ok=True)
+            remove_parts(place)  # of a process that was killed
         yield
 
 

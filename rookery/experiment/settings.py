@@ -9,6 +9,7 @@ from typing import Any
 
 import tomli_w
 
+from rookery import files
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import as_kind_of, check_names, make_algorithm, plain
 from rookery.algorithms.registry import by_name, name_of
@@ -167,8 +168,8 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
 
 def write_toml(path: Path, tables: Mapping[str, Any]) -> None:
-    """Writes a TOML file."""
-    path.write_text(tomli_w.dumps(dict(tables)))
+    """Writes a TOML file, whole or not at all."""
+    files.write(path, tomli_w.dumps(dict(tables)).encode())
 
 
 def assignments(pairs: list[str], recipe: Recipe, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from scipy import stats
 
+from rookery import files
 from rookery.experiment.environment import environment
 from rookery.experiment.running import prepare_run
 from rookery.experiment.settings import Settings, resolve, write_toml
@@ -288,9 +289,8 @@ def stored(cell: Cell, folder: Path) -> dict[str, Any] | None:
 
 def save(cell: Cell, result: Mapping[str, Any], folder: Path) -> None:
     """Stores a result."""
-    path = cell.path(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=None, separators=(",", ":")) + "\n")
+    text = json.dumps(result, indent=None, separators=(",", ":")) + "\n"
+    files.write(cell.path(folder), text.encode())
 
 
 def to_tune(which: Experiment, size: str = "full", only: Sequence[str] = ()) -> list[tuple[str, str]]:

@@ -102,7 +102,7 @@ def somewhere(tmp_path, monkeypatch):
     for name in ("write_certificates", "write_node_key"):
         monkeypatch.setattr(deploy, name, did_nothing)
     monkeypatch.setattr("rookery.experiment.deployed.run_deployed", did_nothing)
-    monkeypatch.setattr("rookery.engines.flower.wire.adapter.serve", did_nothing)
+    monkeypatch.setattr("rookery.engines.flower.wire.adapter.node.serve", did_nothing)
     monkeypatch.setattr(node, "keep_compiled", did_nothing)
     monkeypatch.setattr(node.signal, "signal", did_nothing)
     return place

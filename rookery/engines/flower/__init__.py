@@ -1,1 +1,1 @@
-"""Real federations: the same algorithms on Flower's nodes. Only ``adapter.py`` and ``grid.py`` import Flower."""
+"""Real federations: the same algorithms on Flower's nodes. Only ``wire`` imports Flower."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rookery.engines.base import Engine, Run
-from rookery.engines.flower.federation import Federation, FederationError, Rules, shows_state
+from rookery.engines.flower.federation import Federation, shows_state
 from rookery.engines.flower.launch.processes import (
     Started,
     free_port,
@@ -24,6 +24,7 @@ from rookery.engines.flower.launch.processes import (
     wait_for_superlink,
 )
 from rookery.engines.flower.node import Node
+from rookery.engines.flower.rules import FederationError, Rules
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.transport import Transport
 from rookery.stopping import heard
@@ -57,8 +58,7 @@ class Remote(Rules, Engine):
     def open(self, run: Run) -> Iterator[Federation]:
         """The federation of a run. Nodes are waited for, so a signal is heard at once."""
         with heard(at_once=True), self.connect(run) as transport:
-            costs = list(run.costs or ())
-            federation = Federation(run.setting, run.x, run.y, costs, transport, self, run.memory, run.start)
+            federation = Federation(run, transport, self)
             federation.gather_nodes()
             yield federation
             if not self.lasting:
@@ -143,7 +143,7 @@ class Flower(Remote):
         """Opens a run on the SuperLink; starts it, and the nodes, if there is none."""
         logging.getLogger("flwr").setLevel(logging.ERROR)
         if self.superlink is not None:
-            from rookery.engines.flower.wire.adapter import open_run
+            from rookery.engines.flower.wire.adapter.server import open_run
             from rookery.engines.flower.wire.claims import KeyedGrid, read_owners
             from rookery.engines.flower.wire.grid import OverGrid
 
@@ -159,10 +159,9 @@ class Flower(Remote):
             start_superlink(group, int(address.rpartition(":")[2]))
             if self.problem is not None:
                 self._start_processes(group, address, run.setting.clients.n)
-            from rookery.engines.flower.wire.adapter import open_run, ready_to_serve
+            from rookery.engines.flower.wire.adapter.server import open_run  # a second, while the SuperLink starts
             from rookery.engines.flower.wire.grid import OverGrid
 
-            ready_to_serve()
             wait_for_superlink(group, f"http://{address}")
             if self.problem is None:
                 stack.enter_context(self._threads(address, run, folder))
@@ -180,7 +179,7 @@ class Flower(Remote):
 
     @contextmanager
     def _threads(self, address: str, run: Run, folder: Path) -> Iterator[None]:
-        from rookery.engines.flower.wire.adapter import serve
+        from rookery.engines.flower.wire.adapter.node import serve
 
         setting = run.setting
         x0, y0 = setting.flat.x.unravel(run.x), setting.flat.y.unravel(run.y)

@@ -97,14 +97,3 @@ def _restrict(split: Split, clients: Sequence[int]) -> Split:
     used = np.unique(np.concatenate(lists))
     data = jax.tree.map(lambda leaf: np.asarray(leaf)[used], split.data)
     return Split(data, [np.searchsorted(used, rows) for rows in lists])
-
-
-def partitions(text: str, name: str) -> list[int]:
-    """Numbers of clients from ``0,3`` or ``0-4`` or both; ``name`` says where the text stood."""
-    found: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ValueError(f"{name} must be numbers and ranges like 0,3 or 0-4, got {text!r}")
-        found += range(int(low), int(high) + 1) if dash else [int(low)]
-    return found

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import jax
 
+from rookery import files
+from rookery.engines.flower.wire.fields import Version
 from rookery.engines.flower.wire.pack import Malformed, pack, unpack
 from rookery.typing import Tree
-
-Version = tuple[int, int, int]
-"""(round, attempt, draw)."""
 
 MARK = "rookery-run"
 """The file that says whose a folder is."""
@@ -48,9 +47,10 @@ class Store:
         if not self._is_ours:
             self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            if self._folder.is_symlink() or {path.name for path in self._folder.iterdir()} - {f"{MARK}.part"}:
+            if self._folder.is_symlink() or not all(files.is_part(path, MARK) for path in self._folder.iterdir()):
                 raise ValueError(f"{self._folder} is there already, and is not the folder of a run")
             self._write(MARK, self._folder.name.encode())
+        files.remove_parts(self._folder)
         self._write("begin.message", request)
 
     def begun(self) -> bytes | None:
@@ -127,18 +127,25 @@ class Store:
 
     def _load(self, client: int) -> dict[Version, Tree]:
         if client not in self._versions:
-            found: dict[Version, Tree] = {}
-            for path in [] if self._folder is None else (self._folder / f"client-{client:d}").glob("*.state"):
-                named, stored = _STATE.fullmatch(path.name), self._read(f"client-{client:d}/{path.name}")
-                if named is None or stored is None:
-                    continue
-                round, attempt, draw = map(int, named.groups())
-                with suppress(Malformed):  # as good as lost; the server is told when it asks for it
-                    found[round, attempt, draw] = unpack(stored)[0]
-            self._versions[client] = found
+            self._versions[client] = {} if self._folder is None else self._stored(client)
         return self._versions[client]
 
     # --- files
+
+    def _stored(self, client: int) -> dict[Version, Tree]:
+        """The versions of a client's state on disk that can be read."""
+        folder = self._inside(f"client-{client:d}/held").parent
+        if self._is_ours:
+            files.remove_parts(folder)
+        found: dict[Version, Tree] = {}
+        for path in folder.glob("*.state"):
+            named, stored = _STATE.fullmatch(path.name), self._read(f"client-{client:d}/{path.name}")
+            if named is None or stored is None:
+                continue
+            round, attempt, draw = map(int, named.groups())
+            with suppress(Malformed):  # as good as lost; the server is told when it asks for it
+                found[round, attempt, draw] = unpack(stored)[0]
+        return found
 
     @property
     def _is_ours(self) -> bool:
@@ -165,16 +172,9 @@ class Store:
             return None
 
     def _write(self, name: str, content: bytes) -> None:
-        """Writes a file whole or not at all."""
         path = self._inside(name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        files.write(path, content, private=True)
 
 
 def _name(client: int, version: Version) -> str:

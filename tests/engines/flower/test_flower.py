@@ -25,11 +25,12 @@ from rookery.algorithms.rates import tell_algorithm
 from rookery.cli.node import node as node_command
 from rookery.engines.diagnose import Careful
 from rookery.engines.flower.engine import Over
-from rookery.engines.flower.federation import FederationError, Rules
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.engines.flower.node import Node
-from rookery.engines.flower.site import from_memory, partitions
+from rookery.engines.flower.rules import FederationError, Rules
+from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.store import StateLost, Store
+from rookery.engines.flower.wire.listing import partitions
 from rookery.engines.flower.wire.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.deployed import Order, prepare_deployed
@@ -255,6 +256,27 @@ def test_a_damaged_file_is_lost_state(tmp_path):
         Store(tmp_path / "run").settle(1, (0, 0, 0), 1)
 
 
+def test_what_a_killed_node_left_half_written_is_no_obstacle_and_is_removed(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".rookery-run.0123.part").touch()  # it was killed when it marked its folder
+    store = Store(folder)
+    store.begin(b"")
+    store.write(1, (0, 0, 0), {"m": np.ones(3)})
+    (folder / "client-1" / ".0-0-1.state.0123.part").touch()
+    assert Store(folder).settle(1, (0, 0, 0), 1)["m"].tolist() == [1, 1, 1]
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_half_written_file_of_somebody_else_is_left_alone(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".thesis.0123.part").touch()
+    with pytest.raises(ValueError, match="is there already, and is not the folder of a run"):
+        Store(folder).begin(b"")
+    assert [path.name for path in folder.iterdir()] == [".thesis.0123.part"]
+
+
 # --- a node -----------------------------------------------------------------------------------------------------------
 
 
@@ -368,8 +390,8 @@ def local_grid(nodes):
     from flwr.app import Context, RecordDict
     from flwr.serverapp import Grid
 
-    from rookery.engines.flower.wire.adapter import local_run, over_the_wire
     from rookery.engines.flower.wire.grid import client_app, unwrapped
+    from tests.helpers.flower import local_run, over_the_wire
 
     class LocalGrid(Grid):
         def __init__(self):
@@ -912,12 +934,18 @@ def test_the_node_command_refuses_what_it_cannot_do():
         node_command("10.1.1.1:8000", str(EXAMPLE), "0")
 
 
+ADAPTER = ("node", "objects", "server")
+
+
 def test_only_the_adapter_uses_what_is_not_public():
     public = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
-    folder = Path(inspect.getfile(Node)).parent
-    for path in [*folder.glob("*.py"), *Path(inspect.getfile(rk)).parent.glob("commands/*.py")]:
-        used = set(re.findall(r"^\s*(?:from|import) (flwr[\w.]*)", path.read_text(), re.MULTILINE))
-        assert path.name == "adapter.py" or used <= public, (path, used)
+    adapter = Path(inspect.getfile(Node)).parent / "wire" / "adapter"
+    used = {
+        path: set(re.findall(r"^\s*(?:from|import) (flwr[\w.]*)", path.read_text(), re.MULTILINE))
+        for path in Path(inspect.getfile(rk)).parent.rglob("*.py")
+    }
+    assert {path.stem for path, names in used.items() if names - public} == set(ADAPTER)
+    assert {path.parent for path, names in used.items() if names - public} == {adapter}
 
 
 def test_what_the_adapter_counts_on():
@@ -925,8 +953,11 @@ def test_what_the_adapter_counts_on():
     fleet = importlib.import_module("flwr.supernode.fleet_http_connection")
     utils = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
     grid = importlib.import_module("flwr.superlink.grid")
-    adapter = importlib.import_module("rookery.engines.flower.wire.adapter")
-    for node in ast.walk(ast.parse(inspect.getsource(adapter))):  # also what is imported where it is needed
+    texts = [
+        inspect.getsource(importlib.import_module(name))
+        for name in [*(f"rookery.engines.flower.wire.adapter.{part}" for part in ADAPTER), "tests.helpers.flower"]
+    ]
+    for node in [node for text in texts for node in ast.walk(ast.parse(text))]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flwr"):
             module = importlib.import_module(str(node.module))
             for name in node.names:

@@ -11,6 +11,7 @@ import pytest
 
 import rookery as rk
 from rookery.engines.flower import federation as server
+from rookery.engines.flower.compiled import drawn
 from rookery.engines.flower.engine import Over, _Ended
 from rookery.engines.flower.launch.processes import Started
 from rookery.engines.flower.wire.pack import unpack
@@ -52,8 +53,8 @@ def test_the_draws_are_those_of_the_simulator(participation):
     simulated = jax.jit(lambda round, number: setting.participants(round, number))
     for round, number in [(0, 0), (1, 0), (1, 2), (700, 1), (2**30, 3)]:
         numbers = jnp.int32(round), jnp.int32(number)
-        first = server._drawn(participation, setting.key, 4, *numbers, None)
-        again = server._drawn(participation, setting.key, 4, *numbers, jnp.int32(3))
+        first = drawn(participation, setting.key, 4, *numbers, None)
+        again = drawn(participation, setting.key, 4, *numbers, jnp.int32(3))
         key = fold(fold(setting.key, PARTICIPANTS, round, number), "attempt", 3)
         for found, expected in ((first, simulated(*numbers)), (again, participation.draw(key, 4, round, number))):
             jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -119,7 +120,7 @@ NEVER = 10**9
 def test_a_node_that_ended_is_not_waited_for_and_not_listed():
     """What it sent before its end counts; the others are waited for as ever."""
     grid_module = pytest.importorskip("rookery.engines.flower.wire.grid")
-    pytest.importorskip("rookery.engines.flower.wire.adapter").local_run()
+    pytest.importorskip("tests.helpers.flower").local_run()
     grid = Script({1: 1, 2: NEVER, 3: 4, 4: 3})
     transport = grid_module.OverGrid(grid, poll=0.001, ended=lambda: {2, 4} if grid.polls >= 2 else set())
     assert transport.nodes() == [1, 2, 3, 4]
@@ -167,15 +168,15 @@ def test_a_replacement_is_greeted_before_the_next_exchange():
     state = run.initial_state()
     with Over(transport=transport, pause=0.0).open(run) as federation:
         state, _ = federation.advance(state, 1)
-        greet = federation.greet
+        greet = federation.roster.greet
 
         def die_after_the_greeting():
             greet()
             transport.now = (0, 1, 2)
 
-        federation.greet = die_after_the_greeting
+        federation.roster.greet = die_after_the_greeting
         state, _ = federation.advance(state, 1)
-        federation.greet, transport.now = greet, (0, 1, 2, 4)
+        federation.roster.greet, transport.now = greet, (0, 1, 2, 4)
         state, _ = federation.advance(state, 1)
         state = federation.gather(state, final=True)
     assert federation.trace == [[[0, 1, 2, 3]], [[0, 1, 2]], [[0, 1, 2, 3]]]

@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 import rookery as rk
 from rookery.engines.flower.engine import Flower
 from rookery.engines.flower.launch.processes import (
-    NotAdmitted,
     Started,
     free_port,
     quiet_environment,
@@ -33,8 +32,8 @@ from rookery.engines.flower.launch.processes import (
     start_superlink,
     started,
     wait_for_superlink,
-    wait_until_reachable,
 )
+from rookery.engines.flower.wire.reach import NotAdmitted, wait_until_reachable
 from rookery.experiment.engines import engine_of, engine_table
 from rookery.experiment.folder import read_config, read_run
 from rookery.experiment.running import prepare_run, resume_run, start_run
@@ -241,7 +240,7 @@ def test_a_node_of_ours_that_dies_is_started_again_and_stalls_nobody(tmp_path, c
 BROKEN = """
 import os, signal, sys
 from pathlib import Path
-from rookery.commands import nodes
+from rookery.cli import starter
 
 folder, most = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -252,9 +251,9 @@ def broken(**told):
         os.kill(os.getppid(), signal.SIGTERM)
     raise RuntimeError(f"no disk for {told['partition']}")
 
-nodes.node = broken
-nodes.SPAN = float(sys.argv[3])
-sys.exit(nodes.main(folder, "127.0.0.1:1", "none.py", ["0,1"]))
+starter.node = broken
+starter.SPAN = float(sys.argv[3])
+sys.exit(starter.main(folder, "127.0.0.1:1", "none.py", ["0,1"]))
 """
 
 
@@ -330,7 +329,7 @@ class Watched(Flower):
     @contextlib.contextmanager
     def open(self, run, start=None, memory=None):
         with super().open(run, start, memory) as federation:
-            advance, send, rng = federation.advance, federation.transport.send, np.random.default_rng(0)
+            advance, send, rng = federation.advance, federation.roster.transport.send, np.random.default_rng(0)
 
             def watched(state, rounds):
                 if self.before is not None:
@@ -343,7 +342,7 @@ class Watched(Flower):
 
             federation.advance = watched
             if self.drop:
-                federation.transport = _With(federation.transport, dropping)
+                federation.roster.transport = _With(federation.roster.transport, dropping)
             self.seen.append(federation)
             yield federation
 
@@ -365,7 +364,7 @@ def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients
         known = set()
 
         def before(round):
-            nodes = seen[0].transport.nodes
+            nodes = seen[0].roster.transport.nodes
             if round == 6:  # by now the new node is to be there
                 end = time.monotonic() + 60
                 while not set(nodes()) - known and time.monotonic() < end:
@@ -598,7 +597,7 @@ def test_certificates_are_those_of_the_host_and_keys_are_secret(tmp_path):
 
 @pytest.mark.slow
 def test_only_nodes_with_a_known_key_get_in_and_only_over_tls(tmp_path):
-    from rookery.engines.flower.wire.adapter import serve
+    from rookery.engines.flower.wire.adapter.node import serve
 
     world = World(tmp_path, rk.MeFBO())
     certs, other = tmp_path / "certs", tmp_path / "other"

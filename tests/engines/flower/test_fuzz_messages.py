@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rookery as rk
-from rookery.engines.flower.wire.messages import Answer, Greeting, read_answer, read_greeting, read_request
+from rookery.engines.flower.wire.answers import Answer, Greeting, read_answer, read_greeting
 from rookery.engines.flower.wire.pack import DTYPES, MAGIC, Malformed, payload_bytes, unpack
+from rookery.engines.flower.wire.requests import read_request
 from tests.engines.flower.test_flower import Case, Recorder
 from tests.helpers.fuzzing import examples
 from tests.helpers.mutations import STRANGE, mutated

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import rookery as rk
-from rookery.engines.flower import federation as server_module
+from rookery.algorithm.cost import Cost
 from rookery.engines.flower.engine import Over, is_loopback
-from rookery.engines.flower.federation import FederationError
+from rookery.engines.flower.rules import FederationError
 from rookery.engines.flower.wire.pack import Malformed, pack, unpack
 from rookery.engines.flower.wire.transport import Direct
 from tests.engines.flower.test_flower import Case, N, Recorder, assert_close, parts
@@ -474,7 +474,7 @@ GREETINGS = {
     "other costs": changed(costs=[{"exchange": True, "price": 3}]),
     "too many costs": changed(costs=[{}] * 100),
     "costs of another round": changed(
-        costs=[dataclasses.asdict(server_module.Cost(False)), dataclasses.asdict(server_module.Cost(True))]
+        costs=[dataclasses.asdict(Cost(False)), dataclasses.asdict(Cost(True))]
     ),
 }  # fmt: skip
 
@@ -553,7 +553,7 @@ def test_a_node_with_a_false_greeting_is_left_out(honest, name, knows, caplog):
     assert transport.lied
     assert federation.trace == [[[0, 1, 2, 3]]] * 2
     if name not in ("failed of others", "no costs") or not knows:
-        assert federation.hosts[1] == 4
+        assert federation.roster.hosts[1] == 4
     assert_close(parts(state), everybody)
     for record in caplog.records:
         assert record.getMessage().isprintable()
@@ -675,14 +675,14 @@ def test_a_second_claim_is_refused_while_the_first_node_is_there(caplog):
     with Foreign(transport=transport, pause=0.0).open(run) as federation:
         transport.now = [0, 1, 2, 3, 4]
         state, _ = federation.advance(state, 1)
-        assert federation.hosts == {0: 0, 1: 1, 2: 2, 3: 3}
+        assert federation.roster.hosts == {0: 0, 1: 1, 2: 2, 3: 3}
         assert "node of 0, 1, 2, 3 claims clients [0, 1, 2, 3], which live on another node" in caplog.text
         transport.now = [0, 2, 3, 4]
         state, _ = federation.advance(state, 1)
-        assert federation.hosts == {0: 0, 1: 4, 2: 2, 3: 3}
+        assert federation.roster.hosts == {0: 0, 1: 4, 2: 2, 3: 3}
         transport.now = [0, 1, 2, 3, 4]
         state, _ = federation.advance(state, 1)
-        assert federation.hosts == {0: 0, 1: 4, 2: 2, 3: 3}, "now node 4 is the first"
+        assert federation.roster.hosts == {0: 0, 1: 4, 2: 2, 3: 3}, "now node 4 is the first"
     assert federation.trace == [[[0, 1, 2, 3]]] * 3
     assert_close(parts(state), parts(case.solve(3).state))
 
@@ -697,14 +697,14 @@ def test_a_node_that_does_not_answer_loses_its_clients_to_one_that_does():
         transport.silent = {1}
         transport.now = [0, 1, 2, 3, 4]
         state, _ = federation.advance(state, 1)
-        assert federation.hosts == {0: 0, 1: 4, 2: 2, 3: 3}, "it was asked whether it is there"
+        assert federation.roster.hosts == {0: 0, 1: 4, 2: 2, 3: 3}, "it was asked whether it is there"
         transport.now = [0, 1, 2, 3, 4, 5]
         state, _ = federation.advance(state, 1)
-        assert federation.hosts[2] == 2
+        assert federation.roster.hosts[2] == 2
         transport.silent = {1, 2}
         state, _ = federation.advance(state, 1)
         state, _ = federation.advance(state, 1)
-        assert federation.hosts[2] == 5
+        assert federation.roster.hosts[2] == 5
     assert federation.trace == [[[0, 1, 2, 3]], [[0, 1, 2, 3]], [[0, 1, 3]], [[0, 1, 2, 3]]]
 
 
@@ -732,7 +732,7 @@ def test_with_keys_a_client_belongs_to_the_key_that_is_listed(tmp_path, caplog):
     with Foreign(transport=transport, pause=0.0).open(run) as federation:
         for _ in range(2):
             state, _ = federation.advance(state, 1)
-        assert federation.hosts == {0: 102, 1: 103, 2: 104, 3: 104}
+        assert federation.roster.hosts == {0: 102, 1: 103, 2: 104, 3: 104}
     assert "clients [0, 2, 3] are not listed for its key" in caplog.text
     assert_close(parts(state), parts(case.solve(2).state))
 
@@ -841,8 +841,9 @@ def test_no_message_of_flowers_ends_a_node():
 
     from flwr.app import Message
 
-    from rookery.engines.flower.wire.adapter import _Link, local_run
+    from rookery.engines.flower.wire.adapter.node import Link
     from rookery.engines.flower.wire.grid import TYPE
+    from tests.helpers.flower import local_run
 
     local_run()
     answered = []
@@ -865,7 +866,7 @@ def test_no_message_of_flowers_ends_a_node():
     messages.append((Message(good, dst_node_id=1, message_type=TYPE), as_it_is))
     stop = threading.Event()
     line = Line(messages, stop)
-    _Link(line.callbacks(), answer).work(stop, 0.0, 0.0)
+    Link(line.callbacks(), answer).work(stop, 0.0, 0.0)
     assert answered == [b"rubbish"] * 2
     assert len(line.replies) == len(messages)
     assert [reply.has_error() for reply in line.replies].count(False) == 2
@@ -878,9 +879,9 @@ def test_a_reply_that_cannot_be_put_together_is_lost_and_no_more():
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
     from flwr.superlink.grid import http_grid
 
-    from rookery.engines.flower.wire.adapter import local_run, ready_to_serve
+    import rookery.engines.flower.wire.adapter.server  # noqa: F401  (it changes http_grid)
+    from tests.helpers.flower import local_run
 
-    ready_to_serve()
     local_run()
     message = Message(strange_messages()["rubbish"], dst_node_id=1, message_type="train.rookery")
     contents = {name: each.deflate() for name, each in get_all_nested_objects(message).items()}

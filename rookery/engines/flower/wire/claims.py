@@ -11,8 +11,8 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from rookery.engines.flower.site import partitions
 from rookery.engines.flower.wire.grid import OverGrid
+from rookery.engines.flower.wire.listing import partitions
 
 Owners = Mapping[bytes, frozenset[int]]
 """The clients of each public key."""

@@ -1,9 +1,7 @@
 """What carries requests to nodes and answers back."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
-
-from rookery.engines.flower.node import Node
 
 Answers = dict[int, bytes | str]
 """The answer of each node; a string says what went wrong on the way."""
@@ -24,10 +22,17 @@ class Transport(Protocol):
         """The answers to one request a node; nodes that did not answer in time are missing."""
 
 
+class Answering(Protocol):
+    """Whatever answers requests: a node."""
+
+    def answer(self, request: bytes) -> bytes:
+        """The answer to a request."""
+
+
 class Direct:
     """Nodes in this process, asked one after the other."""
 
-    def __init__(self, nodes: list[Node]):
+    def __init__(self, nodes: Sequence[Answering]):
         self._nodes = dict(enumerate(nodes))
 
     def nodes(self) -> list[int]:

@@ -1,0 +1,190 @@
+"""One run as a node sees it: what its clients keep, which request is the newest, and the clients' part of an exchange."""
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.algorithm.cost import described
+from rookery.algorithm.exchange import Exchange
+from rookery.algorithm.setting import Setting
+from rookery.algorithm.walk import count_stages, stage_at
+from rookery.engines.flower.store import StateLost, Store
+from rookery.engines.flower.wire.requests import Keep, Work
+from rookery.problem.layout import same_structure
+from rookery.typing import Tree
+
+TOLERANCE = 3600.0
+"""Seconds that a server's clock may be ahead of this node's; a session is the time at which its server started."""
+
+Rows = tuple[dict[int, Tree], dict[int, str]]
+"""Arrays of some clients, and the reasons why others have none."""
+
+
+class Refused(Exception):
+    """A request that cannot be answered; ``kind`` tells the server what to do about it."""
+
+    def __init__(self, kind: str, text: str):
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass
+class Hosted:
+    """A run that began on a node, for the clients that live there."""
+
+    told: str
+    """The digest of what began it."""
+    setting: Setting
+    clients: Sequence[int]
+    """Those that live here, in the order of the setting's data."""
+    store: Store
+    newest: tuple[int, ...]
+    """(session, round, attempt, sequence) of the newest request."""
+    start: dict[int, Tree] = field(default_factory=dict)
+    """What each client kept before the first round of this run."""
+    answers: dict[str, bytes] = field(default_factory=dict)
+    """The answers of this attempt at a round, by the digest of the request."""
+    downloads: dict[int, dict[str, str]] = field(default_factory=dict)
+    """The dtypes and shapes of what each exchange brought: others would be compiled for, and the program kept."""
+
+    def begin(self, x: Any, y: Any, given: Mapping[int, Tree]) -> None:
+        """Sets what each client keeps before the first round: the algorithm's own start, or what is given for it."""
+        own = self.setting.algorithm.keep(*arrays((x, y)))
+        self.check_here(list(given))
+        for client, row in given.items():
+            if not same_structure(row, own) or described(row) != described(own):
+                raise Refused("error", f"client {client} keeps {described(own)}, the run begins with {described(row)}")
+        self.start = {client: arrays(given[client]) if client in given else own for client in self.clients}
+
+    def check_here(self, clients: Sequence[int]) -> None:
+        """Raises unless all these clients live here."""
+        for client in clients:
+            if client not in self.clients:
+                raise Refused("error", f"client {client} does not live here")
+
+    # --- an exchange
+
+    def exchange(self, work: Work) -> Rows:
+        """The uploads of the clients of a request, which must be newer than all before."""
+        self.check_here(work.clients)
+        brought = self._check_download(work)
+        self._check_order(work.order)
+        if work.order[:3] != self.newest[:3]:
+            self.answers.clear()
+        self.newest = work.order
+        self.store.note(work.order)
+        self._follow_sizes(work)
+        uploads, failed = {}, {}
+        for place, client in enumerate(work.clients):
+            try:
+                uploads[client] = self._work(work, place)
+            except StateLost as error:
+                failed[client] = str(error)
+        if uploads:
+            self.downloads[work.exchange] = brought
+        return uploads, failed
+
+    def _check_order(self, order: tuple[int, ...]) -> None:
+        """The newest request is never an old one sent again; and no time that is still to come may lock its servers out."""
+        ahead = order[0] / 1e6 - time.time()
+        if ahead > TOLERANCE:
+            raise Refused("error", f"the server's clock is {ahead:.0f} s ahead of this node's: set them")
+        if order <= self.newest:
+            raise Refused("stale", f"request {order} came after {self.newest}")
+
+    def _check_download(self, work: Work) -> dict[str, str]:
+        """The dtypes and shapes of what each client is brought: the same for all, and every time."""
+        steps = self.setting.algorithm.round()
+        if work.exchange >= count_stages(steps) or not isinstance(stage_at(steps, work.exchange), Exchange):
+            raise Refused("error", f"step {work.exchange} of a round is no exchange")
+        if work.private and set(work.private) != set(work.clients):
+            raise Refused("error", f"private must be given for {work.clients}, it is for {sorted(work.private)}")
+        now, before = _downloads(work), self.downloads.get(work.exchange)
+        if now is None or (before is not None and now != before):
+            raise Refused("error", f"exchange {work.exchange} brings {now} to its clients, before it was {before}")
+        return now
+
+    def _follow_sizes(self, work: Work) -> None:
+        """A whole set of unequal sizes is visited example by example: everywhere, if it is so anywhere."""
+        for name, equal in work.equal.items():
+            split = getattr(self.setting.clients, name)
+            if split.sizes_equal and not equal:
+                clients, unequal = copy.copy(self.setting.clients), copy.copy(split)
+                object.__setattr__(unequal, "sizes_equal", False)
+                object.__setattr__(clients, name, unequal)
+                self.setting = replace(self.setting, clients=clients)
+
+    def _work(self, work: Work, place: int) -> Tree:
+        """A client's part: its upload. What it keeps is stored as pending."""
+        client, last, counted = work.clients[place], work.last[place], work.counted[place]
+        round, attempt, draw = work.version
+        where = (*self.newest[:2], attempt, draw)
+        if work.first:
+            keep, carry = self.start[client], None
+            if keep is not None:  # else the algorithm has nothing that clients keep
+                stored = self.store.settle(client, counted, round)
+                keep = keep if counted is None else stored
+        else:
+            keep, carry = self.store.held(client, where)
+        numbers = (round, work.index, client, self.clients.index(client), last)
+        down = {**work.down, **work.private.get(client, {})}
+        numbers, down, keep, carry = arrays((numbers, down, keep, carry))
+        up, keep, carry = client_work(self.setting, work.exchange, numbers, down, keep, carry)
+        self.store.hold(client, where, (keep, carry), self._has_several_steps)
+        if keep is not None:
+            self.store.write(client, work.version, jax.device_get(keep))
+        return jax.device_get(up)
+
+    @property
+    def _has_several_steps(self) -> bool:
+        """Whether there may be more exchanges in a draw."""
+        steps = self.setting.algorithm.round()
+        return len(steps) > 1 or not isinstance(steps[0], Exchange)
+
+    # --- what clients keep
+
+    def kept(self, asked: Keep) -> Rows:
+        """What some clients keep, in the versions that were counted."""
+        self.check_here(asked.clients)
+        kept, failed = {}, {}
+        for client, version in zip(asked.clients, asked.counted, strict=True):
+            try:
+                found = self.start[client]
+                if version is not None and found is not None:
+                    found = self.store.read(client, version)
+                kept[client] = jax.device_get(found)
+            except StateLost as error:
+                failed[client] = str(error)
+        return kept, failed
+
+
+@eqx.filter_jit
+def client_work(setting: Setting, number: int, numbers: Any, down: Tree, keep: Tree, carry: Tree) -> Any:
+    """(up, keep, carry) of one client in the exchange ``number`` of a round: one program for each exchange."""
+    round, index, id, row, last = numbers
+    stage = stage_at(setting.algorithm.round(), number)
+    assert isinstance(stage, Exchange)
+    return stage.work(setting.local(id, round, index, last, row=row), down, keep, carry)
+
+
+def arrays(tree: Tree) -> Tree:
+    """JAX arrays, so that other numbers are not another program; integers in 32 bits, as in the simulator."""
+
+    def array(leaf: Any) -> Array:
+        return jnp.asarray(leaf, jnp.int32) if isinstance(leaf, int) else jnp.asarray(np.asarray(leaf))
+
+    return jax.tree.map(array, tree)
+
+
+def _downloads(work: Work) -> dict[str, str] | None:
+    """The dtypes and shapes that each client of a request is brought; none if they are not the same for all."""
+    rows = [described(work.private.get(client, {})) for client in work.clients]
+    return {**described(work.down), **rows[0]} if rows and all(row == rows[0] for row in rows) else None
