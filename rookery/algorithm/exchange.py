@@ -89,8 +89,6 @@ class Exchange:
         """(up, keep, carry) of one participant."""
         held = {"keep": keep, "carry": carry}
         made = self.client(local, down, **{name: held[name] for name in self._asks})
-        if isinstance(made, tuple) and not isinstance(made, Reply):
-            made = Reply(*made)
         reply = made if isinstance(made, Reply) else Reply(made)
         return (
             reply.up,

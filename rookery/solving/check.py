@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server, Stage
+from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server, Stage
 from rookery.algorithm.views import Local
 from rookery.engines.simulator import Simulator
 from rookery.problem.clients import Clients
@@ -191,11 +191,11 @@ class _Overheard(Algorithm):
         return tuple(heard), number
 
     def _exchange(self, stage: Exchange, number: int) -> Exchange:
-        def client(local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+        def client(local: Local, down: Tree, keep: Tree, carry: Tree) -> Reply:
             up, keep, carry = stage.work(local, down, keep, carry)
             self.seen.down.setdefault(number, set()).add(_size(down))
             self.seen.up.setdefault(number, set()).add(_size(up))
-            return up, keep, carry
+            return Reply(up, keep, carry)
 
         return replace(stage, client=client)
 
