@@ -27,12 +27,14 @@ from rookery.problem.keys import as_key
 from rookery.problem.layout import Layout
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
-from tests.algorithms.test_transcriptions import (
+from tests.algorithms.test_transcriptions import (  # noqa: F401 (fixtures)
     POWER,
     RANDOM_STEPS,
+    bilevel,
     box,
     compare,
     constrained,
+    minimax,
     power,
     simplex,
 )
