@@ -27,6 +27,7 @@ from rookery.problem.keys import as_key
 from rookery.problem.layout import Layout
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
+from tests.algorithms import test_transcriptions
 from tests.algorithms.test_transcriptions import (
     POWER,
     RANDOM_STEPS,
@@ -39,6 +40,8 @@ from tests.algorithms.test_transcriptions import (
 from tests.helpers import quadratics as q
 from tests.helpers import transcriptions as paper
 from tests.helpers.quadratics import taus
+
+bilevel, minimax = test_transcriptions.bilevel, test_transcriptions.minimax  # the fixtures
 
 BILEVEL = rk.Bilevel(q.upper, q.lower)
 NOISY = rk.Bilevel(q.noisy_upper, q.noisy_lower)
