@@ -18,8 +18,8 @@ _UNITS = {"round": "rounds", "exchanges": "exchanges"}
 
 _INTRODUCTION = """# What was reproduced
 
-`rookery reproduce --write-docs` makes this page from the results stored in `reproduction/`; nothing in it is written by
-hand. How to read it:
+`rookery reproduce --write-docs` makes this page: the numbers from the results stored in `reproduction/`, the notes from
+the presets. How to read it:
 
 - **Our numbers** are means ± sample standard deviations over seeds. Where seeds diverged, the table says how many, and
   mean and deviation are those of the others. All methods of an experiment share splits, models and seeds; a slow method
@@ -113,7 +113,8 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         lines.append(_table_row([*texts, *counts]))
     cells = [cell for name, size in sizes.items() for cell in experiment(name).cells(size)]
     hours = minutes_on_two_cores([r for cell in cells if (r := stored(cell, folder)) is not None]) / 60
-    return "\n".join(lines) + f"\n\n`rookery reproduce all` computes all of it in about {hours:.1f} hours.\n"
+    lines += ["", f"These cells took {hours:.1f} hours; `rookery reproduce all` computes them, and those that are missing."]
+    return "\n".join(lines) + "\n"
 
 
 def minutes_on_two_cores(results: Sequence[Result]) -> float:
