@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rookery import __version__
 from rookery.experiment.folder import Run
 from rookery.report.figures import COLORS, DASHES
 from rookery.report.tables import (
@@ -91,7 +91,7 @@ def page_data(runs: Sequence[Run], title: str | None = None) -> dict[str, Any]:
     sections = [_section(about, members, styles) for about, members in grouped.items()]
     if title is None:
         title = sections[0]["title"] if len(sections) == 1 else "Comparison of runs"
-    return {"title": title, "version": __version__, "dashes": DASHES, "costs": COSTS, "sections": sections}
+    return {"title": title, "version": version("rookery"), "dashes": DASHES, "costs": COSTS, "sections": sections}
 
 
 def _section(about: tuple[str, str], runs: Sequence[Run], styles: dict[str, int]) -> dict[str, Any]:

@@ -164,7 +164,10 @@ def _final_text(final: Summary, all_lanes: int, percent: bool, is_best: bool) ->
     mean, deviation, count = final.mean[-1], final.deviation[-1], final.count[-1]
     if not count:
         return Text("not finite", style="red")
-    show = (lambda value: f"{100 * value:.2f}") if percent else (lambda value: f"{value:.4g}")
+
+    def show(value: float) -> str:
+        return f"{100 * value:.2f}" if percent else f"{value:.4g}"
+
     text = Text(show(mean), style="bold" if is_best else "")
     if np.isfinite(deviation):
         text.append(f" ± {show(deviation)}", style="not bold")

@@ -113,7 +113,10 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         lines.append(_table_row([*texts, *counts]))
     cells = [cell for name, size in sizes.items() for cell in experiment(name).cells(size)]
     hours = minutes_on_two_cores([r for cell in cells if (r := stored(cell, folder)) is not None]) / 60
-    lines += ["", f"These cells took {hours:.1f} hours; `rookery reproduce all` computes them, and those that are missing."]
+    lines += [
+        "",
+        f"These cells took {hours:.1f} hours; `rookery reproduce all` computes them, and those that are missing.",
+    ]
     return "\n".join(lines) + "\n"
 
 
