@@ -1,7 +1,5 @@
 """``rookery data``: lists, downloads and verifies data sets."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -17,23 +15,13 @@ from rookery.datasets.sources import Published
 app = typer.Typer(help="Data sets: list, download, verify.", no_args_is_help=True)
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"rookery data: {error}", err=True)
-        raise typer.Exit(2) from error
-
-
 @app.command("list")
 def list_datasets(as_json: Json = False) -> None:
     """List the data sets and where their files were found.
 
     Example: rookery data list
     """
-    with _one_line_errors():
-        rows = [_row(dataset) for dataset in DATASETS.values()]
+    rows = [_row(dataset) for dataset in DATASETS.values()]
     if as_json:
         print_json(rows)
         return
@@ -55,12 +43,11 @@ def fetch_datasets(
 
     Example: rookery data fetch mnist omniglot
     """
-    with _one_line_errors():
-        if not names and not every:
-            raise ValueError(f"fetch needs the names of data sets ({', '.join(DATASETS)}) or --all")
-        for name in DATASETS if every else names or ():
-            paths = fetch(name)
-            typer.echo(f"{name}: {paths[0].parent if paths else 'part of scikit-learn'}")
+    if not names and not every:
+        raise ValueError(f"fetch needs the names of data sets ({', '.join(DATASETS)}) or --all")
+    for name in DATASETS if every else names or ():
+        paths = fetch(name)
+        typer.echo(f"{name}: {paths[0].parent if paths else 'part of scikit-learn'}")
 
 
 @app.command("verify")
@@ -74,8 +61,7 @@ def verify_datasets(
 
     Example: rookery data verify mnist
     """
-    with _one_line_errors():
-        states = [state for name in names or DATASETS for state in verify(name)]
+    states = [state for name in names or DATASETS for state in verify(name)]
     if as_json:
         print_json([_report(state) for state in states])
     else:

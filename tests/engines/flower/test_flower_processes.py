@@ -238,7 +238,7 @@ def test_a_node_of_ours_that_dies_is_started_again_and_stalls_nobody(tmp_path, c
 BROKEN = """
 import os, signal, sys
 from pathlib import Path
-from rookery.commands import nodes
+from rookery.cli import starter
 
 folder, most = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -249,9 +249,9 @@ def broken(**told):
         os.kill(os.getppid(), signal.SIGTERM)
     raise RuntimeError(f"no disk for {told['partition']}")
 
-nodes.node = broken
-nodes.SPAN = float(sys.argv[3])
-sys.exit(nodes.main(folder, "127.0.0.1:1", "none.py", ["0,1"]))
+starter.be_node = broken
+starter.SPAN = float(sys.argv[3])
+sys.exit(starter.main(folder, "127.0.0.1:1", "none.py", ["0,1"]))
 """
 
 
