@@ -20,8 +20,12 @@ TaskName = Annotated[str, typer.Argument(help="A task.", autocompletion=_complet
 TaskOrFile = Annotated[
     str, typer.Argument(help="A task, or a TOML file of settings.", autocompletion=_completion(RECIPES))
 ]
-AlgorithmName = Annotated[str | None, typer.Option(help="Algorithm; see rookery list.", autocompletion=_completion(registry))]
-Dataset = Annotated[str | None, typer.Option(help="Data set; see rookery list datasets.", autocompletion=_completion(DATASETS))]
+AlgorithmName = Annotated[
+    str | None, typer.Option(help="Algorithm; see rookery list.", autocompletion=_completion(registry))
+]
+Dataset = Annotated[
+    str | None, typer.Option(help="Data set; see rookery list datasets.", autocompletion=_completion(DATASETS))
+]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
 Participants = Annotated[
     str | None, typer.Option(help="Clients in a round: a number, a probability such as 0.5, or all.")
