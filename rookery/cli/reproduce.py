@@ -11,6 +11,7 @@ from rich.table import Table
 
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.experiment.folder import usable_cores
+from rookery.report.tables import label
 from rookery.reproduction.compute import Result, compute_all, save, stored
 from rookery.reproduction.experiment import Cell, Experiment, experiment, experiments
 from rookery.reproduction.page import draw, write_docs
@@ -130,8 +131,11 @@ def _show(which: Experiment, out: Path, size: str) -> None:
     lines = rows(which, out, size)
     caption = "Below each number the published one." if any(any(row.published) for row in lines) else None
     table = Table(title=f"{which.name}: {which.title}{smaller}", caption=caption)
-    for column in ("setting", "method", *map(str, which.at(size)), *which.also):
-        table.add_column(column, justify="left" if column in ("setting", "method") else "right")
+    table.add_column("setting")
+    table.add_column("method")
+    measure = label(which.metric) + (" %" if which.percent else "")
+    for column in (*(f"{measure} after {point} {which.unit}" for point in which.at(size)), *map(label, which.also)):
+        table.add_column(column, justify="right")
     for row in lines:
         pairs = zip(row.ours, row.published, strict=True)
         values = [f"{ours}\n[dim]{published}[/dim]" if published else ours for ours, published in pairs]

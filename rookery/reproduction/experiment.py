@@ -75,8 +75,13 @@ class Experiment:
 
     @property
     def axis(self) -> str:
-        """What the columns of its tables count: "round" or "exchanges"."""
+        """What the columns of its tables count, as a column of a history: "round" or "exchanges"."""
         return str(self.preset.get("axis", "round"))
+
+    @property
+    def unit(self) -> str:
+        """What the columns of its tables count, for readers: "rounds" or "exchanges"."""
+        return {"round": "rounds"}.get(self.axis, self.axis)
 
     @property
     def notes(self) -> str:

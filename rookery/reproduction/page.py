@@ -14,8 +14,6 @@ from rookery.reproduction.verdicts import reached, rows, verdicts
 HISTORY = "reproduction_history.md"
 """The appendix, beside the page."""
 
-_UNITS = {"round": "rounds", "exchanges": "exchanges"}
-
 _INTRODUCTION = """# What was reproduced
 
 `rookery reproduce --write-docs` makes this page: the numbers from the results stored in `reproduction/`, the notes from
@@ -57,7 +55,7 @@ def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> Non
             panels.setdefault(cell.setting, {})[cell.method] = where.tolist(), mean, deviation
     path.parent.mkdir(parents=True, exist_ok=True)
     up = label(which.metric) + (" (%)" if which.percent else "")
-    plot_panels(panels, _UNITS[which.axis], up, path)
+    plot_panels(panels, which.unit, up, path)
 
 
 def computed(folder: Path) -> dict[str, str]:
@@ -129,9 +127,9 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     """Verdict and notes, the table, its legend, the claims, the figure."""
     table = rows(which, folder, size)
     results = [r for cell in which.cells(size) if (r := stored(cell, folder)) is not None]
-    at, unit = which.at(size), _UNITS[which.axis]
+    at = which.at(size)
     shows_published = any(any(row.published) for row in table)
-    head = ["setting", "method", *(f"{label(which.metric)} after {point} {unit}" for point in at)]
+    head = ["setting", "method", *(f"{label(which.metric)} after {point} {which.unit}" for point in at)]
     head += [
         *map(label, which.also),
         *([f"published, {point}" for point in at] if shows_published else []),
