@@ -40,8 +40,8 @@ class _OneLineErrors(typer.core.TyperGroup):
         except (ValueError, TypeError, OSError, ImportError) as error:
             if ctx.params.get("debug") or isinstance(error, click.ClickException):
                 raise
-            told = [str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
-            typer.echo("Error: " + " ".join(" ".join(told).split()), err=True)
+            parts = [str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
+            typer.echo("Error: " + " ".join(" ".join(parts).split()), err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt as stopped:
             raise typer.Exit(_announce(stopped)) from None

@@ -20,7 +20,7 @@ from rookery.cli.node import command as be_node
 from rookery.engines.flower.launch.processes import node_number
 
 STARTS, SPAN = 10, 30.0
-"""A node is started at most so often within so many seconds: one that cannot work at all ends at once every time."""
+"""A node is started at most STARTS times in SPAN seconds: one that cannot work at all ends immediately every time."""
 
 
 def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> int:

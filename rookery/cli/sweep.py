@@ -97,8 +97,8 @@ def command(
     write_toml(folder / "best.toml", best_settings(settings, winner).tables())
     if as_json:
         rows = [{"rates": dict(t.rates), "mean": t.mean, "scores": t.scores.tolist()} for t in results]
-        told = {"trials": rows, "best": dict(winner.rates), "at_edge": edges, "file": str(folder / "best.toml")}
-        typer.echo(json.dumps(told))
+        summary = {"trials": rows, "best": dict(winner.rates), "at_edge": edges, "file": str(folder / "best.toml")}
+        typer.echo(json.dumps(summary))
         return
     Console().print(_table(settings, made.metric, results, winner))
     Console().print(f"Best: {folder / 'best.toml'} (rookery run {shlex.quote(str(folder / 'best.toml'))})")

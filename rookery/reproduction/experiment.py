@@ -32,8 +32,8 @@ class Cell:
     @property
     def digest(self) -> str:
         """Of the settings: a stored result with another digest is out of date."""
-        told = json.dumps(self.settings.tables(), sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        text = json.dumps(self.settings.tables(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def path(self, folder: Path) -> Path:
         """Where its result is stored."""

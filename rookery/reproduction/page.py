@@ -92,8 +92,10 @@ def markdown(folder: Path) -> str:
 
 def history_markdown() -> str:
     """``docs/reproduction_history.md``: how the rates of each experiment were found."""
-    told = [which for which in experiments().values() if which.history]
-    return "\n".join([_HISTORY, *(f"## {which.name}\n\n{which.title}.\n\n{which.history.strip()}\n" for which in told)])
+    having = [which for which in experiments().values() if which.history]
+    return "\n".join(
+        [_HISTORY, *(f"## {which.name}\n\n{which.title}.\n\n{which.history.strip()}\n" for which in having)]
+    )
 
 
 def _overview(sizes: Mapping[str, str], folder: Path) -> str:
