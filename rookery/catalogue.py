@@ -1,4 +1,4 @@
-"""All algorithms in one table: what each is for and what it needs, read from the algorithms themselves."""
+"""All algorithms in one table: what each solves and what it needs, read from the algorithms themselves."""
 
 import re
 from dataclasses import dataclass
@@ -18,10 +18,18 @@ from rookery.algorithms.registry import by_name, name_of, registry
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
 from rookery.problem.layout import Layout
-from rookery.problem.participation import Full, Participation, Steps, Uniform
+from rookery.problem.participation import Steps, Uniform
 from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.sets import Set
 from rookery.tasks import RECIPES
+
+STATUSES = {
+    "P": "read in the paper",
+    "C": "seen in public code",
+    "K": "from general knowledge of the publication",
+    "D": "defined here",
+}
+"""Where an algorithm's update comes from, by the letters of its status."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,6 @@ class Entry:
     unequal_steps: bool
     constraints: str
     """The variables that it keeps in their sets: "x, y", "x", "y" or "no"."""
-    partial: str
-    """Whether some of the clients can make a round: "yes" or "no", "none needed" if no client ever takes part."""
     summary: str
 
 
@@ -52,16 +58,9 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def describe(algorithm: Algorithm) -> Entry:
-    """What an algorithm needs, by tracing one round of it on a tiny problem."""
+    """What an algorithm needs, by tracing one round of it on a tiny problem in which two of three clients take part."""
     projected: set[str] = set()
-    sets = _Noted("x", projected), _Noted("y", projected)
-    exchanges = _exchanges(algorithm.round())
-    partial = "yes" if exchanges else "none needed"
-    try:
-        costs = _costs(algorithm, Uniform(2), *sets)  # of three
-    except (TypeError, ValueError):  # its functions cannot be traced with so many
-        partial = "no"
-        costs = _costs(algorithm, Full(), *sets)
+    costs = _costs(algorithm, _Noted("x", projected), _Noted("y", projected))
     calls = {unit for cost in costs for unit in (*cost.calls, *cost.start_calls)}
     return Entry(
         name_of(type(algorithm)),
@@ -69,11 +68,10 @@ def describe(algorithm: Algorithm) -> Entry:
         ", ".join(algorithm.solves),
         algorithm.paper,
         algorithm.status,
-        exchanges,
+        _exchanges(algorithm.round()),
         bool(calls & {"hvp", "jvp"}),
         any(cost.local_steps for cost in costs) and _takes_unequal_steps(algorithm),
         ", ".join(sorted(projected)) or "no",
-        partial,
         (type(algorithm).__doc__ or "").strip().splitlines()[0],
     )
 
@@ -86,7 +84,7 @@ def _exchanges(stages: tuple[Stage, ...]) -> int:
 
 
 class _Noted(Set):
-    """No constraint, but it is noted that somebody projected."""
+    """No constraint, but it notes that something was projected onto it."""
 
     name: str
     noted: set[str] = eqx.field(static=True)
@@ -114,10 +112,10 @@ def _tiny(kind: str, x_set: Any = None, y_set: Any = None) -> tuple[Flat, Client
     return Flat(problems[kind], *layouts), Clients(data, server=jnp.ones(2))
 
 
-def _costs(algorithm: Algorithm, taking: Participation, *sets: Any) -> list[Cost]:
+def _costs(algorithm: Algorithm, *sets: Set) -> list[Cost]:
     flat, clients = _tiny(algorithm.solves[0], *sets)
     x, y = jnp.full(3, 1 / 3), jnp.ones(2)
-    return costs_of(Setting(flat, algorithm, clients, taking, Steps(1, 1), (1, 1), as_key(0), x), x, y)
+    return costs_of(Setting(flat, algorithm, clients, Uniform(2), Steps(1, 1), (1, 1), as_key(0), x), x, y)
 
 
 def _takes_unequal_steps(algorithm: Algorithm) -> bool:
@@ -130,16 +128,17 @@ def _takes_unequal_steps(algorithm: Algorithm) -> bool:
 
 
 def markdown() -> str:
-    """The table for the documentation."""
+    """The table for the documentation, with the legend of its letters."""
     rows = ["| algorithm | class | problem | exchanges a round | second derivatives | unequal local steps | constraints | "
-            "partial participation | paper | status |",
-            "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+            "paper | status |",
+            "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for entry in catalogue():
         rows.append(
             f"| {entry.name} | `rk.{entry.kind}` | {entry.solves} | {entry.exchanges} | {_yes(entry.second_derivatives)} | "
-            f"{_yes(entry.unequal_steps)} | {entry.constraints} | {entry.partial} | {entry.paper} | {entry.status} |"
+            f"{_yes(entry.unequal_steps)} | {entry.constraints} | {entry.paper} | {entry.status} |"
         )
-    return "\n".join(rows)
+    legend = ", ".join(f"**{letter}** {meaning}" for letter, meaning in STATUSES.items())
+    return "\n".join([*rows, "", f"Status: {legend}."])
 
 
 def tasks_markdown() -> str:
@@ -152,7 +151,7 @@ def tasks_markdown() -> str:
     return "\n".join(rows)
 
 
-def _yes(value: Any) -> str:
+def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 

@@ -1,30 +1,18 @@
-"""``rookery data``: which data sets there are, downloads, checksums."""
+"""``rookery data``: lists, downloads and verifies data sets."""
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from rookery.cli.options import Json
+from rookery.cli.output import print_json
 from rookery.datasets import DATASETS, fetch, verify
 from rookery.datasets.files import FileState, where
-from rookery.datasets.sources import Source
+from rookery.datasets.sources import Published
 
 app = typer.Typer(help="Data sets: list, download, verify.", no_args_is_help=True)
-
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"rookery data: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 @app.command("list")
@@ -33,10 +21,9 @@ def list_datasets(as_json: Json = False) -> None:
 
     Example: rookery data list
     """
-    with _one_line_errors():
-        rows = [_row(dataset) for dataset in DATASETS.values()]
+    rows = [_row(dataset) for dataset in DATASETS.values()]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     table = Table()
     for column in ("name", "shape", "classes", "where", "MB"):
@@ -50,42 +37,40 @@ def list_datasets(as_json: Json = False) -> None:
 @app.command("fetch")
 def fetch_datasets(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Data sets.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All data sets.")] = False,
 ) -> None:
-    """Download what is missing of these data sets into the user's cache, and verify what is there.
+    """Download the missing files of these data sets into the user's cache, and verify the others.
 
     Example: rookery data fetch mnist omniglot
     """
-    with _one_line_errors():
-        if not names and not every:
-            raise ValueError(f"fetch needs names ({', '.join(DATASETS)}) or --all")
-        for name in DATASETS if every else names or ():
-            paths = fetch(name)
-            typer.echo(f"{name}: {paths[0].parent if paths else 'part of scikit-learn'}")
+    if not names and not every:
+        raise ValueError(f"fetch needs the names of data sets ({', '.join(DATASETS)}) or --all")
+    for name in DATASETS if every else names or ():
+        paths = fetch(name)
+        typer.echo(f"{name}: {paths[0].parent if paths else 'part of scikit-learn'}")
 
 
 @app.command("verify")
 def verify_datasets(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; all if none.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; by default all.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare the files with their checksums: of the named data sets, or of all.
+    """Compare files with their checksums: those of the named data sets, or of all.
 
-    Exit status 1 if a file is bad, or if one of a named data set is missing.
+    Exit status 1 if a file is bad, or if a file of a named data set is missing.
 
     Example: rookery data verify mnist
     """
-    with _one_line_errors():
-        states = [state for name in names or DATASETS for state in verify(name)]
+    states = [state for name in names or DATASETS for state in verify(name)]
     if as_json:
-        typer.echo(json.dumps([_report(state) for state in states], indent=2))
+        print_json([_report(state) for state in states])
     else:
         typer.echo("\n".join(_line(state) for state in states))
     if any(state.status == "bad" or (names and state.status == "missing") for state in states):
         raise typer.Exit(1)
 
 
-def _row(dataset: Source) -> dict:
+def _row(dataset: Published) -> dict[str, Any]:
     folder = where(dataset)
     return {
         "name": dataset.name,
@@ -100,7 +85,7 @@ def _row(dataset: Source) -> dict:
     }
 
 
-def _report(state: FileState) -> dict:
+def _report(state: FileState) -> dict[str, Any]:
     return {
         "name": state.dataset,
         "file": state.file,

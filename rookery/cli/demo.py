@@ -1,10 +1,13 @@
-"""The demonstration: hyper-representation on scikit-learn's digits with six bilevel algorithms."""
+"""``rookery demo``: hyper-representation on scikit-learn's digits with six bilevel algorithms."""
 
 import shutil
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
+from rookery.cli.interruption import command_line, if_stopped
 from rookery.experiment.folder import StoredRun, find_runs
 from rookery.experiment.running import start_run
 from rookery.experiment.settings import resolve
@@ -13,11 +16,24 @@ from rookery.report import final_table, plot_curves, write_page
 ALGORITHMS = ("MeFBO", "FedBiO", "FedBiOAcc", "SimFBO", "ASFBO", "LA-ASFBO")
 
 
-def run_demo(out: Path, rounds: int, seeds: int, progress: bool | None = None) -> list[StoredRun]:
-    """Runs every algorithm with all seeds in one program, shows a table and leaves the runs and a report in ``out``.
+def command(
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the figure and the report.")] = Path("demo"),
+    rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 300,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each algorithm; all run in one program.")] = 3,
+) -> None:
+    """Compare six bilevel algorithms on scikit-learn's digits, in about a minute: a table, a figure and a report.
 
-    The rates are the defaults of the task, from a grid on held-out training data; they show the library and are not the
-    last word on the methods.
+    Example: rookery demo --rounds 100 --seeds 5
+    """
+    with if_stopped(f"Start it again with: {command_line()}"):
+        run_demo(out, rounds, seeds)
+
+
+def run_demo(out: Path, rounds: int, seeds: int, progress: bool | None = None) -> list[StoredRun]:
+    """Runs each algorithm with all seeds in one program, shows a table and leaves the runs and a report in ``out``.
+
+    The rates are the task's defaults, from a grid on held-out training data. They show what the library does and do not
+    settle which method is better.
     """
     console = Console()
     chosen = [
@@ -27,8 +43,8 @@ def run_demo(out: Path, rounds: int, seeds: int, progress: bool | None = None) -
     first = chosen[0]
     console.print(
         f"Hyper-representation on digits: {first.clients} clients, {first.participants} in a round, "
-        f"{first.local_steps} local steps, batches of {first.batch_size}; {len(chosen)} algorithms, {rounds} rounds, "
-        f"{seeds} seeds each in one compiled program."
+        f"{first.local_steps} local steps, batches of {first.batch_size}; {len(chosen)} algorithms, {rounds} rounds; "
+        f"the {seeds} seeds of an algorithm are one compiled program."
     )
     for settings in chosen:
         folder = out / settings.algorithm
@@ -43,6 +59,6 @@ def run_demo(out: Path, rounds: int, seeds: int, progress: bool | None = None) -
     console.print(
         final_table(histories, "accuracy", f"Test accuracy after {rounds} rounds, mean ± std over {seeds} seeds")
     )
-    console.print("MB and oracle calls: per seed, all clients together; seconds: all seeds, compilation included.")
+    console.print("MB and oracle calls are per seed, over all clients; seconds are for all seeds, with compilation.")
     console.print(f"Curves: {figure}\nReport: {page}")
     return runs

@@ -1,8 +1,8 @@
 """Several nodes on one machine: ``python -m rookery.cli.starter FOLDER SUPERLINK PROBLEM PARTITION...``.
 
-What a node imports takes two seconds of a core. Here it is imported once, and each node is a fork of that; one that ends
-is started again, if that does not happen too often, and the server reads here which it was. What a node prints goes to its
-own log in the folder.
+Importing what a node needs takes two seconds of a core. Here it is imported once, and each node is a fork. A node that ends
+is started again, unless that happens too often, and the server learns from what is printed here which one it was. A node's
+own output goes to its log in the folder.
 """
 
 import os
@@ -15,17 +15,17 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-import rookery.engines.flower.wire.adapter.node  # noqa: F401  (what every node needs; it starts no thread and compiles nothing)
-from rookery.cli.node import node
+import rookery.engines.flower.wire.adapter  # noqa: F401  (what every node needs; it starts no thread and compiles nothing)
+from rookery.cli.node import command as be_node
 from rookery.engines.flower.launch.processes import node_number
 
 STARTS, SPAN = 10, 30.0
-"""How often a node is started at most within so many seconds: one that cannot work ends at once, others now and then."""
+"""A node is started at most STARTS times in SPAN seconds: one that cannot work at all ends immediately every time."""
 
 
 def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> int:
-    """Runs until it is asked to stop (0), or a node has ended too often (1)."""
-    hosted: dict[int, int] = {}  # which node a process is
+    """Runs until it is asked to stop (returns 0) or a node has ended too often (1)."""
+    hosted: dict[int, int] = {}  # the node of each process
     starts = [deque[float](maxlen=STARTS) for _ in partitions]  # when each node was started
 
     def start(number: int) -> None:
@@ -37,7 +37,7 @@ def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> i
             os._exit(_be(folder / f"node-{number}", superlink, problem, partitions[number]))
         hosted[process] = number
 
-    asked: list[int] = []  # a signal is only noted: an exception in what runs around a fork would be lost
+    asked: list[int] = []  # a signal is only noted: an exception around a fork would be lost
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     try:
         for number in range(len(partitions)):
@@ -67,19 +67,19 @@ def main(folder: Path, superlink: str, problem: str, partitions: list[str]) -> i
 
 
 def _number(process: int, log: str) -> int | str:
-    """Flower's number of the node that was this process, from what it told in its log."""
+    """Flower's number of the node that was this process, from its log."""
     number = node_number("".join(line for line in log.splitlines() if f"(process {process}, " in line))
     return "not yet" if number is None else number
 
 
 def _be(folder: Path, superlink: str, problem: str, partition: str) -> int:
-    """What a fork does: it is a node. Returns its status; it must not go back to what it was forked from."""
+    """Is a node, in a fork. Returns the exit status; the fork must not return to the code it was forked from."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with open(f"{folder}.log", "ab") as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
-        node(superlink=superlink, problem=problem, partition=partition, folder=folder, name=folder.name)
+        be_node(superlink=superlink, problem=problem, partition=partition, folder=folder, name=folder.name)
         return 0
     except SystemExit as asked:
         return asked.code if isinstance(asked.code, int) else 0

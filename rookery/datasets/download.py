@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rookery.datasets.files import DataError, algorithms, cache_folder, mismatch, state
-from rookery.datasets.sources import DataFile, Source, source
+from rookery.datasets.sources import DataFile, Published, published
 from rookery.files import replacing
 
 Opener = Callable[..., Any]
@@ -27,10 +27,10 @@ _CHUNK = 1 << 18
 
 def fetch(name: str) -> list[Path]:
     """The verified files of a data set, in the order of ``DATASETS``; what is missing is downloaded into the cache."""
-    return fetch_from(source(name), source(name).mirrors, _https().open)
+    return fetch_from(published(name), published(name).mirrors, _https().open)
 
 
-def fetch_from(dataset: Source, mirrors: Sequence[str], opener: Opener) -> list[Path]:
+def fetch_from(dataset: Published, mirrors: Sequence[str], opener: Opener) -> list[Path]:
     """The same from these mirrors; ``opener(request, timeout=...)`` answers as ``urllib.request.urlopen`` does."""
     paths = {file.name: path for file in dataset.files if (path := _verified(dataset, file))}
     missing = [file for file in dataset.files if file.name not in paths]
@@ -44,7 +44,7 @@ def fetch_from(dataset: Source, mirrors: Sequence[str], opener: Opener) -> list[
     return [paths[file.name] for file in dataset.files]
 
 
-def _verified(dataset: Source, file: DataFile) -> Path | None:
+def _verified(dataset: Published, file: DataFile) -> Path | None:
     found = state(dataset.name, file)
     if found.path and found.status == "bad":
         error = mismatch(found.path, found.expected, found.found)
@@ -133,7 +133,7 @@ def _unpack(archive: Path, files: Sequence[DataFile], folder: Path) -> None:
         raise DataError(f"{archive.name}: does not contain {', '.join(wanted)}")
 
 
-def _by_hand(dataset: Source, missing: Sequence[DataFile], folder: Path) -> str:
+def _by_hand(dataset: Published, missing: Sequence[DataFile], folder: Path) -> str:
     mirror = dataset.mirrors[0]
     if dataset.archive:
         todo = f"download {mirror}{dataset.archive.name} by hand and unpack it in {folder}"

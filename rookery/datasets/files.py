@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rookery.datasets.sources import DataFile, Source, source
+from rookery.datasets.sources import DataFile, Published, published
 
 
 class DataError(ValueError):
@@ -65,10 +65,10 @@ def state(dataset: str, file: DataFile) -> FileState:
 
 def verify(name: str) -> list[FileState]:
     """The state of every file of a data set."""
-    return [state(name, file) for file in source(name).files]
+    return [state(name, file) for file in published(name).files]
 
 
-def where(dataset: Source) -> Path | None:
+def where(dataset: Published) -> Path | None:
     """The first file's folder when all files are there (verified or not)."""
     paths = [here[0] for file in dataset.files if (here := locate(dataset.name, file))]
     return paths[0].parent if paths and len(paths) == len(dataset.files) else None

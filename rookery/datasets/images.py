@@ -11,7 +11,7 @@ from rookery.datasets.digits import digits
 from rookery.datasets.download import fetch
 from rookery.datasets.files import DataError
 from rookery.datasets.formats import read_cifar, read_idx
-from rookery.datasets.sources import source
+from rookery.datasets.sources import published
 
 Part = tuple[np.ndarray, np.ndarray]
 
@@ -23,7 +23,7 @@ def load(name: str) -> Dataset:
     Its files are looked for in $ROOKERY_DATA/<name>/, then in the user's cache, else downloaded. The arrays are
     read-only: everybody who asks gets the same ones.
     """
-    source(name)
+    published(name)
     if name == "omniglot":
         raise ValueError("name='omniglot': has alphabets instead of a training and a test part; use load_omniglot()")
     data = digits() if name == "digits" else _read(name)

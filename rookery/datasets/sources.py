@@ -26,11 +26,11 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a data set is (``shape`` of an image, numbers of training and test images) and what it is read from.
+class Published:
+    """A data set as it was published: what it is (``shape`` of an image, numbers of images), its official files.
 
     A file is downloaded from a mirror's address followed by its name; with an ``archive``, that is downloaded instead,
-    and holds the files.
+    and contains the files.
     """
 
     name: str
@@ -58,12 +58,12 @@ def _cifar(name: str, sha256: str) -> DataFile:
     return DataFile(f"cifar-10-batches-bin/{name}.bin", 10_000 * (1 + 3 * 32 * 32), (f"sha256:{sha256}",))
 
 
-_SOURCES = (
-    Source(
+_PUBLISHED = (
+    Published(
         "digits", "handwritten digits, part of scikit-learn", (8, 8), 10, 1438, 359,
         "BSD-3-Clause with scikit-learn; E. Alpaydin and C. Kaynak, UCI repository",
     ),
-    Source(
+    Published(
         "mnist", "handwritten digits", (28, 28), 10, 60_000, 10_000,
         "none stated; Y. LeCun, C. Cortes and C. Burges",
         (
@@ -90,7 +90,7 @@ _SOURCES = (
         ),
         ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     ),
-    Source(
+    Published(
         "fashion-mnist", "articles of clothing", (28, 28), 10, 60_000, 10_000,
         "MIT, copyright 2017 Zalando SE",
         (
@@ -120,7 +120,7 @@ _SOURCES = (
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         ),
     ),
-    Source(
+    Published(
         "cifar-10", "small colour photographs", (32, 32, 3), 10, 50_000, 10_000,
         "none stated; A. Krizhevsky, V. Nair and G. Hinton",
         (
@@ -137,7 +137,7 @@ _SOURCES = (
             ("sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",),
         ),
     ),
-    Source(
+    Published(
         "omniglot", "handwritten characters of 50 alphabets, 20 drawings of each", (28, 28), 1623, 19_280, 13_180,
         "MIT, copyright 2015 Brenden Lake",
         (  # MD5: as the authors pack them; SHA-256: the same images, sorted and without dates
@@ -163,11 +163,11 @@ _SOURCES = (
     ),
 )  # fmt: skip
 
-DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
+DATASETS: dict[str, Published] = {each.name: each for each in _PUBLISHED}
 """By name; the training part of Omniglot is its background set, the test part its evaluation set."""
 
 
-def source(name: str) -> Source:
+def published(name: str) -> Published:
     """The data set of this name; a wrong one is answered with the names and the nearest of them."""
     if name in DATASETS:
         return DATASETS[name]

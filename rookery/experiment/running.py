@@ -202,10 +202,10 @@ def _go(
             return make()
     except ConnectionError as error:
         log(str(error))
-        raise type(error)(f"{error}; {again} goes on from there") from None
+        raise type(error)(f"{error}; {again} continues from there") from None
     except Interrupted as stopped:
         log(f"stopped by {stopped}")
-        stopped.add_note(f"Go on with: {again}")
+        stopped.add_note(f"Continue with: {again}")
         raise
 
 

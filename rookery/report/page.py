@@ -1,4 +1,4 @@
-"""The report: one HTML file made from any number of runs, which needs no network and no library.
+"""The report: one HTML file made from any number of runs. It needs no network and no library.
 
 Statistics are computed here and embedded as JSON; the template ``page.html`` draws them. What comes from configurations
 reaches the page as JSON only, and the page turns it into text nodes: nothing in it is read as HTML.
@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rookery import __version__
 from rookery.experiment.folder import StoredRun
 from rookery.report.figures import COLORS, DASHES
 from rookery.report.tables import (
@@ -74,13 +74,13 @@ def write_page(runs: Sequence[StoredRun], path: str | os.PathLike[str], title: s
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: ``<``, ``>`` and ``&`` only as escapes, no NaN."""
+    """JSON that is safe inside a script element: ``<``, ``>`` and ``&`` are escaped, and there is no NaN."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def page_data(runs: Sequence[StoredRun], title: str | None = None) -> dict[str, Any]:
-    """All that the page shows, as JSON can hold it (a number that is not finite is None)."""
+    """Everything that the page shows, ready for JSON (a number that is not finite is None)."""
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     grouped: dict[tuple[str, str], list[StoredRun]] = {}
@@ -91,7 +91,7 @@ def page_data(runs: Sequence[StoredRun], title: str | None = None) -> dict[str, 
     sections = [_section(about, members, styles) for about, members in grouped.items()]
     if title is None:
         title = sections[0]["title"] if len(sections) == 1 else "Comparison of runs"
-    return {"title": title, "version": __version__, "dashes": DASHES, "costs": COSTS, "sections": sections}
+    return {"title": title, "version": version("rookery"), "dashes": DASHES, "costs": COSTS, "sections": sections}
 
 
 def _section(about: tuple[str, str], runs: Sequence[StoredRun], styles: dict[str, int]) -> dict[str, Any]:
@@ -176,13 +176,13 @@ def _run(run: StoredRun, name: str, style: int) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> list[float | int | None]:
-    """Eight digits are more than any eye sees; a whole number needs no point."""
+    """Rounded to eight digits, more than anyone can see; whole numbers as integers."""
     rounded = [float(f"{value:.8g}") if np.isfinite(value) else None for value in values]
     return [int(value) if value is not None and value.is_integer() else value for value in rounded]
 
 
 def notes(run: StoredRun) -> list[str]:
-    """What a reader must know of a run: seeds left out of the mean, an early end."""
+    """What a reader must know about a run: seeds left out of the mean, an early end."""
     history = run.history
     if not len(history):
         return ["No evaluation yet."]
@@ -210,7 +210,7 @@ def _left_out(count: int, width: int, why: str) -> str:
 
 
 def distinct_names(runs: Sequence[StoredRun]) -> list[str]:
-    """A name of its own for each run: the algorithm; with what differs, or the folder, where several share it."""
+    """A distinct name for each run: its algorithm, with what differs or the folder added where several share it."""
     names = [run.name for run in runs]
     names = _tell_apart(names, lambda members: _suffixes([runs[i].config for i in members]))
     names = _tell_apart(names, lambda members: _tails([runs[i].path for i in members]))
@@ -218,7 +218,7 @@ def distinct_names(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def _tell_apart(names: Sequence[str], suffixes: Callable[[list[int]], Sequence[str]]) -> list[str]:
-    """Appends to names that occur several times."""
+    """Appends a suffix to each name that occurs more than once."""
     result = list(names)
     for name, count in Counter(names).items():
         if count > 1:
@@ -229,9 +229,9 @@ def _tell_apart(names: Sequence[str], suffixes: Callable[[list[int]], Sequence[s
 
 
 def _suffixes(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What differs between configurations, if that is short."""
+    """What differs between configurations, or nothing if that is too long."""
     rows = [row for row in configurations(configs) if row["differs"] and row["table"] != "environment"]
-    rows = [row for row in rows if row["key"] != "every"]  # how often it is looked at is no name
+    rows = [row for row in rows if row["key"] != "every"]  # how often a run is evaluated does not identify it
     texts = [
         ", ".join(f"{row['key']}={row['values'][number]}" for row in rows if row["values"][number] is not None)
         for number in range(len(configs))
@@ -240,7 +240,7 @@ def _suffixes(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _tails(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of paths that tell them apart; whole paths would show where somebody works."""
+    """The shortest ends of paths that tell them apart; whole paths would reveal where somebody works."""
     parts = [Path(path).parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         tails = ["/".join(part[-length:]) for part in parts]

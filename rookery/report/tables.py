@@ -1,4 +1,4 @@
-"""What a report says of a history: statistics over lanes, costs, names; and tables for the terminal."""
+"""What a report says about a history: statistics over lanes, costs, names; and tables for the terminal."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ class Summary:
 
 
 def lanes(history: History) -> int:
-    """How many runs lie side by side in a history."""
+    """How many runs a history holds side by side."""
     row = history.last
     return int(np.size(row["exchanges"])) if "exchanges" in row else max(np.size(value) for value in row.values())
 
@@ -68,7 +68,7 @@ def column(history: History, name: str) -> np.ndarray:
 
 
 def metrics(history: History) -> list[str]:
-    """The columns that ``evaluate`` returned, as far as they are one number a lane."""
+    """The columns that ``evaluate`` returned and that have one number for each lane."""
     if not len(history):
         return []
     width = lanes(history)
@@ -132,7 +132,7 @@ def spent(history: History, cost: str) -> np.ndarray:
 
 
 def label(metric: str) -> str:
-    """A metric's name to read."""
+    """A metric's name for readers."""
     return "AUROC" if metric == "auroc" else metric.replace("_", " ")
 
 
@@ -141,7 +141,7 @@ def _words(metric: str) -> set[str]:
 
 
 def is_fraction(metric: str, histories: Iterable[History]) -> bool:
-    """Whether to write it in percent: an accuracy, AUROC or error whose finite values all lie in [0, 1]."""
+    """Whether to show it in percent: an accuracy, AUROC or error whose finite values all lie in [0, 1]."""
     if not _words(metric) & _FRACTIONS:
         return False
     values = [column(history, metric) for history in histories if metric in metrics(history)]
@@ -149,7 +149,7 @@ def is_fraction(metric: str, histories: Iterable[History]) -> bool:
 
 
 def direction(metric: str) -> bool | None:
-    """Whether higher is better, as far as its name tells."""
+    """Whether higher is better, judging by its name; None if that is not clear."""
     words = _words(metric)
     return True if words & _HIGHER else False if words & _LOWER else None
 
@@ -164,7 +164,10 @@ def _final_text(final: Summary, all_lanes: int, percent: bool, is_best: bool) ->
     mean, deviation, count = final.mean[-1], final.deviation[-1], final.count[-1]
     if not count:
         return Text("not finite", style="red")
-    show = (lambda value: f"{100 * value:.2f}") if percent else (lambda value: f"{value:.4g}")
+
+    def show(value: float) -> str:
+        return f"{100 * value:.2f}" if percent else f"{value:.4g}"
+
     text = Text(show(mean), style="bold" if is_best else "")
     if np.isfinite(deviation):
         text.append(f" ± {show(deviation)}", style="not bold")

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import rookery as rk
-from rookery.cli import main as cli
 from rookery.cli.main import app
 from rookery.datasets import DATASETS
 from rookery.engines.flower.launch import processes
@@ -44,7 +43,7 @@ def test_list():
     assert all(name in rookery("list", "datasets").output for name in DATASETS)
     rows = {row["algorithm"]: row for row in json.loads(rookery("list", "algorithms", "--json").output)}
     assert rows["FedAvg"]["constraints"] == "y"
-    assert "there are algorithms, tasks and datasets, got 'models'" in rookery("list", "models", code=2).stderr
+    assert "choose algorithms, tasks or datasets, got 'models'" in rookery("list", "models", code=2).stderr
 
 
 @pytest.mark.slow
@@ -64,8 +63,8 @@ def test_lists_fit_into_80_columns_and_cut_no_name():
 
 
 def test_version_and_help():
-    assert rk.__version__ in rookery("--version").output
-    assert "Show the version." in rookery("--help").output
+    assert importlib.metadata.version("rookery") in rookery("--version").output
+    assert "Print the version and exit." in rookery("--help").output
     for name in ("run", "resume", "compare", "sweep", "report", "list", "demo"):
         assert "Example" in rookery(name, "--help").output, name
 
@@ -135,19 +134,19 @@ def test_debug_shows_where():
 
 
 STOPS = {
-    "run": (["run", *HYPER, "--out", "one"], "start_run", "Go on with: rookery resume one"),
+    "run": (["run", *HYPER, "--out", "one"], "start_run", "Continue with: rookery resume one"),
     "compare": (
         ["compare", *HYPER, "--algorithms", "FedBiO"], "start_run",
-        "Go on with: rookery the line --out runs/hyper-representation-comparison-1",
+        "Continue with: rookery the line --out runs/hyper-representation-comparison-1",
     ),
     "compare there": (
-        ["compare", *HYPER, "--algorithms", "FedBiO", "--out", "here"], "start_run", "Go on with: rookery the line"
+        ["compare", *HYPER, "--algorithms", "FedBiO", "--out", "here"], "start_run", "Continue with: rookery the line"
     ),
     "sweep": (
         ["sweep", *HYPER, "--grid", "gamma_x=1"], "sweep",
-        "Nothing of a sweep is kept; start it again with: rookery the line",
+        "Nothing of a sweep is kept. Start it again with: rookery the line",
     ),
-    "reproduce": (["reproduce", "E1"], "_compute", "What is done is stored. Go on with: rookery the line"),
+    "reproduce": (["reproduce", "E1"], "_compute", "What is done is stored. Continue with: rookery the line"),
     "demo": (["demo"], "run_demo", "Start it again with: rookery the line"),
     "report": (["report", "."], "find_runs", ""),
 }  # fmt: skip
@@ -161,10 +160,10 @@ def test_a_command_that_is_stopped_says_in_one_line_what_goes_on(monkeypatch, ca
     def stop(*_, **__):
         stopped = Interrupted(getattr(signal, number))
         if case != "report":
-            stopped.add_note("Go on with: rookery resume one")
+            stopped.add_note("Continue with: rookery resume one")
         raise stopped
 
-    monkeypatch.setattr(cli, name, stop)
+    monkeypatch.setattr(f"rookery.cli.{arguments[0]}.{name}", stop)
     monkeypatch.setattr("sys.argv", ["rookery", "the", "line"])
     assert rookery(*arguments, code=code).stderr.strip() == f"{word} {line}".strip()
 
@@ -249,10 +248,10 @@ def test_a_best_rate_at_an_edge():
 def test_a_sweep_says_when_the_best_is_at_an_edge_and_shows_no_deviation_of_one_seed(monkeypatch, seeds):
     scores = {0.1: 0.3, 0.2: 0.5}
     trials = [Trial({"eta_x": eta}, score + 0.1 * np.arange(seeds)) for eta, score in scores.items()]
-    monkeypatch.setattr("rookery.cli.main.sweep", lambda *arguments, **options: trials)
+    monkeypatch.setattr("rookery.cli.sweep.sweep", lambda *arguments, **options: trials)
     task = [*HYPER, "--algorithm", "FedBiO", "--grid", "eta_x=0.1,0.2", "--seeds", seeds]
     told = rookery("sweep", *task, "--out", "s").output
-    assert "The best eta_x is among the largest that were tried: try larger ones as well." in told
+    assert "The best eta_x is among the largest tried: try larger ones too." in told
     assert [line.split()[-2] for line in told.splitlines() if "0.2 " in line] == ["–" if seeds == 1 else "0.07071"]
     assert json.loads(rookery("sweep", *task, "--out", "s", "--json").stdout)["at_edge"] == {"eta_x": "largest"}
 

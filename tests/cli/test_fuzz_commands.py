@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.cli import data, deploy, node
 from rookery.cli import main as cli
-from rookery.datasets.sources import source
+from rookery.cli import node, resume, run
+from rookery.datasets.sources import published
 from rookery.experiment.sweep import Trial
 from tests.helpers.fuzzing import examples
 
@@ -85,25 +85,28 @@ def somewhere(tmp_path, monkeypatch):
     (place / "settings.toml").write_text(SETTINGS)
     monkeypatch.chdir(place)
     for name in (
-        "start_run",
-        "resume_run",
-        "run_demo",
-        "compute_all",
-        "_finish",
-        "_compute",
-        "draw",
-        "write_reproduction",
+        "run.start_run",
+        "resume.resume_run",
+        "compare.start_run",
+        "compare.resume_run",
+        "demo.run_demo",
+        "reproduce.compute_all",
+        "reproduce.draw",
+        "reproduce.write_docs",
+        "deploy.run_deployed",
+        "deploy.write_certificates",
+        "deploy.write_node_key",
+        "node.keep_compiled",
     ):
-        monkeypatch.setattr(cli, name, did_nothing)
-    monkeypatch.setattr(cli, "_finish", lambda folder, work, as_json: work())
-    monkeypatch.setattr(cli, "tune_method", lambda *_: {})
-    monkeypatch.setattr(cli, "sweep", lambda settings, tried, *_, **__: [Trial(each, np.ones(1)) for each in tried])
-    monkeypatch.setattr(data, "fetch", lambda name: [Path(source(name).name)])
-    for name in ("write_certificates", "write_node_key"):
-        monkeypatch.setattr(deploy, name, did_nothing)
-    monkeypatch.setattr("rookery.experiment.deployed.run_deployed", did_nothing)
+        monkeypatch.setattr(f"rookery.cli.{name}", did_nothing)
+    for command in (run, resume):
+        monkeypatch.setattr(command, "finish", lambda folder, work, as_json: work())
+    monkeypatch.setattr("rookery.cli.reproduce.tune", lambda *_: {})
+    monkeypatch.setattr(
+        "rookery.cli.sweep.sweep", lambda settings, tried, *_, **__: [Trial(each, np.ones(1)) for each in tried]
+    )
+    monkeypatch.setattr("rookery.cli.data.fetch", lambda name: [Path(published(name).name)])
     monkeypatch.setattr("rookery.engines.flower.wire.adapter.node.serve", did_nothing)
-    monkeypatch.setattr(node, "keep_compiled", did_nothing)
     monkeypatch.setattr(node.signal, "signal", did_nothing)
     return place
 

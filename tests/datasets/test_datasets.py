@@ -24,7 +24,7 @@ import pytest
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from rookery.cli.data import app
+from rookery.cli.main import app
 from rookery.datasets import DATASETS, DataError, digits, download, files, load, load_omniglot, verify
 from rookery.datasets.download import fetch_from
 from rookery.datasets.formats import read_cifar, read_idx, read_png
@@ -724,7 +724,7 @@ def test_a_faulty_archive(folders, cifar, server, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "300"})
+    return CliRunner().invoke(app, ["data", *arguments], env={"COLUMNS": "300"})
 
 
 def test_data_list(folders, mnist):
@@ -810,7 +810,7 @@ def test_data_errors_are_one_line(folders, mnist, nobody, monkeypatch):
         assert result.exit_code == 2
         assert result.stdout == ""
         assert len(result.stderr.splitlines()) == 1
-        assert result.stderr.startswith("rookery data: ")
+        assert result.stderr.startswith("Error: ")
         assert reason in result.stderr
 
 

@@ -193,7 +193,7 @@ def test_a_damaged_run_that_resumes_ends_as_it_would_have(folders, place, capsys
 
 @pytest.mark.fuzz
 def test_the_report_of_a_damaged_run_is_a_page_or_one_line(folders, place, monkeypatch):
-    monkeypatch.setattr(cli, "plot_curves", lambda *_: None)  # which takes a second
+    monkeypatch.setattr("rookery.cli.output.plot_curves", lambda *_: None)  # which takes a second
     page = place.with_name("page")
 
     @examples(30, 500)

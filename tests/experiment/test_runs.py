@@ -448,7 +448,7 @@ def test_a_signal_leaves_a_checkpoint_of_the_last_finished_round(whole, tmp_path
         with pytest.raises(Interrupted) as stopped:
             start_run(settings(), folder, checkpoint_seconds=1000)
     assert stopped.value.status == 128 + number
-    assert stopped.value.__notes__ == [f"Go on with: rookery resume {folder}"]
+    assert stopped.value.__notes__ == [f"Continue with: rookery resume {folder}"]
     (reached,) = (json.loads(path.read_text())["round"] for path in (folder / "checkpoints").glob("*.json"))
     assert 5 <= reached <= 6  # which is not an evaluation's, or is
     assert handlers == [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
@@ -526,7 +526,7 @@ def test_a_run_on_nodes_stopped_before_its_first_evaluation_goes_on(tmp_path):
 
     with pytest.raises(Interrupted) as stopped:
         go(Signalling(nodes))
-    assert stopped.value.__notes__ == ["Go on with: the same command"]
+    assert stopped.value.__notes__ == ["Continue with: the same command"]
     assert not (tmp_path / "run" / "history.csv").exists()
     found = go(Direct(nodes))
     expected = make_rounds(prepare_run(made, [task])[0], 6, 6, False).lane(0)
@@ -610,7 +610,7 @@ def test_a_stopped_command_says_in_one_line_how_to_go_on(tmp_path, signals, stat
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
     word = "Interrupted." if status == 130 else "Terminated."
-    assert errors == f"{word} Go on with: rookery resume {folder}\n"
+    assert errors == f"{word} Continue with: rookery resume {folder}\n"
     process = command("resume", folder, "--json")
     told, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors

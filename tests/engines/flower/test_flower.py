@@ -22,7 +22,7 @@ import pytest
 import rookery as rk
 from rookery.algorithm.walk import Moment
 from rookery.algorithms.rates import tell_algorithm
-from rookery.cli.node import node as node_command
+from rookery.cli.node import command as node_command
 from rookery.engines.diagnose import Careful
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.launch.processes import require_flower
@@ -1000,7 +1000,7 @@ def test_the_quorum_of_a_deployed_run_is_a_number_or_a_share(monkeypatch, tmp_pa
         seen.append((engine.quorum, engine.attempts, engine.over_selection))
         return SimpleNamespace(rounds=1)
 
-    monkeypatch.setattr("rookery.experiment.deployed.run_deployed", note)
+    monkeypatch.setattr("rookery.cli.deploy.run_deployed", note)
     run = importlib.import_module("rookery.cli.deploy").run_command
     for quorum in ("1", "1.0", "0.5"):
         run("127.0.0.1:1", str(EXAMPLE), tmp_path, quorum=quorum, attempts=2, over_selection=1.3)

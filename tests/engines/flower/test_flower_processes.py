@@ -251,7 +251,7 @@ def broken(**told):
         os.kill(os.getppid(), signal.SIGTERM)
     raise RuntimeError(f"no disk for {told['partition']}")
 
-starter.node = broken
+starter.be_node = broken
 starter.SPAN = float(sys.argv[3])
 sys.exit(starter.main(folder, "127.0.0.1:1", "none.py", ["0,1"]))
 """

@@ -711,7 +711,7 @@ def test_a_node_that_does_not_answer_loses_its_clients_to_one_that_does():
 def test_with_keys_a_client_belongs_to_the_key_that_is_listed(tmp_path, caplog):
     from flwr.proto.node_pb2 import NodeInfo
 
-    from rookery.cli.deploy import write_node_key
+    from rookery.cli.certificates import write_node_key
     from rookery.engines.flower.wire.claims import KeyedGrid, read_owners
     from tests.engines.flower.test_flower import local_grid
 
@@ -763,7 +763,7 @@ def pem(path):
     ],
 )
 def test_a_bad_list_of_keys_is_told(tmp_path, text, message):
-    from rookery.cli.deploy import write_node_key
+    from rookery.cli.certificates import write_node_key
     from rookery.engines.flower.wire.claims import read_owners
 
     for number in range(2):

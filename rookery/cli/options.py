@@ -1,0 +1,48 @@
+"""The options that several commands share."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rookery.algorithms.registry import registry
+from rookery.datasets import DATASETS
+from rookery.tasks import RECIPES
+
+
+def _completion(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """For shells: the known names that begin like this, in any case."""
+    return lambda incomplete: [name for name in known if name.lower().startswith(incomplete.lower())]
+
+
+TaskName = Annotated[str, typer.Argument(help="A task.", autocompletion=_completion(RECIPES))]
+TaskOrFile = Annotated[
+    str, typer.Argument(help="A task, or a TOML file of settings.", autocompletion=_completion(RECIPES))
+]
+AlgorithmName = Annotated[
+    str | None, typer.Option(help="Algorithm; see rookery list.", autocompletion=_completion(registry))
+]
+Dataset = Annotated[
+    str | None, typer.Option(help="Data set; see rookery list datasets.", autocompletion=_completion(DATASETS))
+]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Participants = Annotated[
+    str | None, typer.Option(help="Clients in a round: a number, a probability such as 0.5, or all.")
+]
+LocalSteps = Annotated[str | None, typer.Option(help="Local steps: a number, or a range such as 5-15.")]
+BatchSize = Annotated[str | None, typer.Option(help="Size of minibatches: a number, all, or LOWER,UPPER.")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Every = Annotated[int | None, typer.Option(help="Rounds between evaluations.")]
+Seed = Annotated[int | None, typer.Option(help="The first seed.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds; all run in one program.")]
+ClientsAtOnce = Annotated[int | None, typer.Option(help="Clients computed at a time; fewer need less memory.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the task or a rate of the algorithm.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, for programs.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")]
+CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Least time between checkpoints, in seconds.")]
+Problem = Annotated[str, typer.Option(help="The problem: package.module, a Python file, or a run's TOML file.")]
+SuperLink = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")]
+RootCertificates = Annotated[Path | None, typer.Option(help="The root certificate of the SuperLink.")]

@@ -1,0 +1,77 @@
+"""What commands leave behind: folders of runs, tables on the terminal, JSON, reports."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from rookery.experiment.folder import StoredRun, read_run
+from rookery.report import final_table, plot_curves, write_page
+from rookery.solving.history import History
+from rookery.solving.solution import Solution
+
+
+def new_folder(name: str) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, … that does not exist."""
+    number = 1
+    while (Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return Path("runs") / f"{name}-{number}"
+
+
+def finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
+    """Does the work of a run and shows its last row. Exit status 1 if every seed diverged."""
+    solution = work()
+    done = read_run(folder)
+    if as_json:
+        print_json(final(done))
+    else:
+        show([done])
+        Console().print(f"Run: {folder}")
+    for each in solution.diverged:
+        typer.echo(f"Diverged: {solution.why(each.lane)}", err=True)
+    if len(solution.diverged) == solution.lanes:
+        raise typer.Exit(1)
+
+
+def print_json(content: Any) -> None:
+    """For programs."""
+    typer.echo(json.dumps(content, indent=2))
+
+
+def final(run: StoredRun) -> dict[str, Any]:
+    """The last row, as JSON has it."""
+    last = {name: np.asarray(value).tolist() for name, value in run.history.last.items()}
+    return {"folder": str(run.path), "metric": run.metric, "final": last}
+
+
+def show(runs: Sequence[StoredRun]) -> None:
+    """A table for each task and data set."""
+    groups: dict[tuple[str, str], list[StoredRun]] = {}
+    for each in runs:
+        groups.setdefault((each.config["run"]["task"], each.config["run"]["dataset"]), []).append(each)
+    for (task, dataset), members in groups.items():
+        first = members[0]
+        Console().print(final_table(_labelled(members), first.metric, f"{task} on {dataset}", first.higher_is_better))
+
+
+def write_report(runs: Sequence[StoredRun], page: Path, title: str | None = None) -> tuple[Path, Path]:
+    """Writes the page, and a PDF and a PNG figure of the runs of its first task; returns page and PNG."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_page(runs, page, title)
+    alike = [each for each in runs if each.config["run"]["task"] == runs[0].config["run"]["task"]]
+    heading = title or f"{runs[0].config['run']['task']} on {runs[0].config['run']['dataset']}"
+    for suffix in (".pdf", ".png"):
+        plot_curves(_labelled(alike), runs[0].metric, heading, page.with_suffix(suffix))
+    return page, page.with_suffix(".png")
+
+
+def _labelled(runs: Sequence[StoredRun]) -> dict[str, History]:
+    names = [each.name for each in runs]
+    return {
+        each.name if names.count(each.name) == 1 else f"{each.name} ({each.path.name})": each.history for each in runs
+    }

@@ -1,0 +1,28 @@
+"""``rookery resume``: an interrupted run is continued."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rookery.cli.options import CheckpointSeconds, Json, TensorBoard
+from rookery.cli.output import finish
+from rookery.cli.tensorboard import event_writer
+from rookery.experiment.running import resume_run
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    checkpoint_seconds: CheckpointSeconds = 10.0,
+    tensorboard: TensorBoard = False,
+    as_json: Json = False,
+) -> None:
+    """Continue a run that was interrupted. The result is the same as without the interruption.
+
+    Example: rookery resume runs/hyper-representation-MeFBO-1
+    """
+    if (folder / "result.safetensors").exists():
+        typer.echo(f"{folder} is already finished.", err=True)
+    watch = event_writer(folder) if tensorboard else None
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    finish(folder, lambda: resume_run(folder, **how), as_json)

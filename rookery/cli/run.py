@@ -1,0 +1,83 @@
+"""``rookery run``: one algorithm on one task, into a new folder."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rookery.cli.interruption import command_line
+from rookery.cli.options import (
+    AlgorithmName,
+    BatchSize,
+    CheckpointSeconds,
+    Clients,
+    ClientsAtOnce,
+    Dataset,
+    Every,
+    Json,
+    LocalSteps,
+    Participants,
+    Rounds,
+    Seed,
+    Seeds,
+    Set,
+    TaskOrFile,
+    TensorBoard,
+)
+from rookery.cli.output import finish, new_folder
+from rookery.cli.tensorboard import event_writer
+from rookery.engines.flower.engine import Flower
+from rookery.experiment.running import start_run
+from rookery.experiment.settings import settings_from
+
+
+def command(
+    task: TaskOrFile,
+    algorithm: AlgorithmName = None,
+    dataset: Dataset = None,
+    clients: Clients = None,
+    participants: Participants = None,
+    local_steps: LocalSteps = None,
+    batch_size: BatchSize = None,
+    rounds: Rounds = None,
+    every: Every = None,
+    seed: Seed = None,
+    seeds: Seeds = None,
+    clients_at_once: ClientsAtOnce = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; by default a new one in runs/.")] = None,
+    set_: Set = None,
+    checkpoint_seconds: CheckpointSeconds = 10.0,
+    tensorboard: TensorBoard = False,
+    engine: Annotated[str, typer.Option(help="simulator, or flower: real nodes on this machine.")] = "simulator",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes to start, with --engine flower.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Run an algorithm on TASK (see rookery list tasks) or with the settings of a TOML file.
+
+    The folder of the run holds its configuration, history, checkpoints and result. Options that are not given have the
+    task's defaults.
+
+    Examples:
+
+      rookery run hyper-representation
+
+      rookery run data-cleaning --algorithm FedBiOAcc --dataset mnist --seeds 3 --set eta_x=0.1
+
+      rookery run best.toml --seeds 10 --out runs/final
+
+      rookery run hyper-representation --rounds 20 --engine flower --nodes 2
+    """
+    given = {
+        "algorithm": algorithm, "dataset": dataset, "clients": clients, "participants": participants,
+        "local_steps": local_steps, "batch_size": batch_size, "rounds": rounds, "every": every, "seed": seed,
+        "seeds": seeds, "clients_at_once": clients_at_once,
+    }  # fmt: skip
+    settings = settings_from(task, given, set_ or [])
+    folder = new_folder(f"{settings.task}-{settings.algorithm}") if out is None else out
+    watch = event_writer(folder) if tensorboard else None
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    if engine not in ("simulator", "flower"):
+        raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
+    if engine == "flower":
+        how["engine"] = Flower(nodes=nodes)
+    finish(folder, lambda: start_run(settings, folder, command_line(), **how), as_json)

@@ -1,0 +1,204 @@
+"""Cells computed and stored: a result is a small JSON file, computed once and again only when its settings change."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rookery.experiment.environment import environment
+from rookery.experiment.running import prepare_run
+from rookery.files import replacing
+from rookery.report.tables import spent
+from rookery.reproduction.experiment import Cell, Experiment
+from rookery.solving.history import History
+from rookery.solving.loop import make_rounds
+
+POINTS = 60
+"""The most points of a curve that are stored."""
+
+
+class StoredCurve(TypedDict):
+    """At most :data:`POINTS` evaluations of a cell, spread evenly."""
+
+    round: list[int]
+    exchanges: list[float | None]
+    mean: list[float | None]
+    deviation: list[float | None] | None
+    """None if there is one seed."""
+
+
+class Result(TypedDict):
+    """What is stored of a cell. A number that is not finite is None."""
+
+    experiment: str
+    setting: str
+    method: str
+    size: str
+    digest: str
+    metric: str
+    at: list[int]
+    values: dict[str, list[float | None]]
+    """The metric of each seed, by column of the experiment's table."""
+    last: dict[str, float | list[float | None] | None]
+    curve: StoredCurve
+    megabytes: float
+    diverged: list[str]
+    seconds: float
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
+def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: bool | None = None) -> Result:
+    """Runs a cell: all seeds in one program."""
+    clock = time.perf_counter()
+    jax.clear_caches()  # no other cell needs these programs, and a process can hold only so many (docs/design.md)
+    prepared, _ = prepare_run(cell.settings)
+    solution = make_rounds(prepared, cell.settings.rounds, cell.settings.every, progress)
+    axis, at = axis_at
+    history = solution.history
+    values = history[metric].astype(float)
+    for each in solution.diverged:
+        values[history["round"] > each.round, each.lane] = np.nan
+    places = [_place(history, axis, point) for point in at]
+    shown = np.unique(np.linspace(0, len(history) - 1, min(POINTS, len(history))).round().astype(int))
+    last = {name: np.asarray(value, float) for name, value in history.last.items()}
+    return {
+        "experiment": cell.experiment,
+        "setting": cell.setting,
+        "method": cell.method,
+        "size": cell.size,
+        "digest": cell.digest,
+        "metric": metric,
+        "at": at,
+        "values": {str(point): _numbers(values[place]) for point, place in zip(at, places, strict=True)},
+        "last": {name: _numbers(value) if np.ndim(value) else _number(float(value)) for name, value in last.items()},
+        "curve": {
+            "round": history["round"][shown].tolist(),
+            "exchanges": _numbers(history["exchanges"].reshape(len(history), -1).mean(1)[shown]),
+            "mean": _numbers(values.mean(1)[shown]),
+            "deviation": _numbers(values.std(1, ddof=1)[shown]) if values.shape[1] > 1 else None,
+        },
+        "megabytes": float(spent(history, "megabytes")[-1]),
+        "diverged": [str(each) for each in solution.diverged],
+        "seconds": round(time.perf_counter() - clock, 1),
+        "settings": cell.settings.tables(),
+        "environment": environment(),
+    }
+
+
+def compute_all(
+    due: Sequence[tuple[Experiment, Cell]],
+    jobs: int,
+    done: Callable[[Cell, Result], None],
+) -> None:
+    """Computes cells, ``jobs`` at a time, each in a process on a core of its own; calls ``done`` with each result.
+
+    One cell seldom keeps two cores busy, so two cells at a time are faster than one after the other. If a cell fails, the
+    others are still computed, and its error is raised at the end. With one job, cells are computed in this process, on all
+    cores.
+    """
+    if min(jobs, len(due)) < 2:
+        for which, cell in due:
+            done(cell, compute(cell, (which.axis, which.at(cell.size)), which.metric))
+        return
+    failed: list[tuple[Cell, Exception]] = []
+    with _workers(jobs) as pool:
+        with _without_ctrl_c():
+            futures: dict[Future[Result], Cell] = {
+                pool.submit(compute, cell, (which.axis, which.at(cell.size)), which.metric, False): cell
+                for which, cell in due
+            }
+        for future in as_completed(futures):
+            cell = futures[future]
+            try:
+                done(cell, future.result())
+            except BrokenProcessPool:
+                failed.append(
+                    (cell, OSError("the system killed a worker process, probably for lack of memory: try fewer --jobs"))
+                )
+            except Exception as error:
+                failed.append((cell, error))
+    if failed:
+        cell, first = failed[0]
+        first.add_note(
+            f"{len(failed)} of {len(due)} cells failed, first {cell.experiment} {cell.setting}/{cell.method}"
+        )
+        raise first
+
+
+@contextmanager
+def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """New processes (JAX does not survive a fork), each on the next of the cores that this one may use."""
+    context = multiprocessing.get_context("spawn")
+    cores = context.SimpleQueue()
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    for number in range(jobs):
+        cores.put(usable[number % len(usable)] if usable else None)
+    with ProcessPoolExecutor(jobs, context, _keep_to_a_core, (cores,)) as pool:
+        try:
+            yield pool
+        except BaseException:  # Ctrl-C must not wait for cells that take minutes
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C: the process that started them ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _keep_to_a_core(cores: Any) -> None:
+    """Runs before JAX counts the cores for its threads. Not every system can pin a process."""
+    if (core := cores.get()) is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def _place(history: History, axis: str, point: int) -> int:
+    """The last row at or before the point."""
+    counts = history[axis].reshape(len(history), -1).max(1)
+    return int(np.flatnonzero(counts <= point)[-1])
+
+
+def _numbers(values: ArrayLike) -> list[float | None]:
+    return [_number(value) for value in np.asarray(values, float)]
+
+
+def _number(value: float) -> float | None:
+    """As JSON has it: six digits, None if it is not finite."""
+    return float(f"{value:.6g}") if np.isfinite(value) else None
+
+
+def stored(cell: Cell, folder: Path) -> Result | None:
+    """The cell's result, if there is one with the same settings."""
+    path = cell.path(folder)
+    if not path.exists():
+        return None
+    result: Result = json.loads(path.read_text())
+    return result if result["digest"] == cell.digest else None
+
+
+def save(cell: Cell, result: Result, folder: Path) -> None:
+    """Stores a result, as a whole or not at all."""
+    with replacing(cell.path(folder)) as file:
+        file.write((json.dumps(result, indent=None, separators=(",", ":")) + "\n").encode())
