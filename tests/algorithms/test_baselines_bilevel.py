@@ -409,12 +409,12 @@ def test_T30_error_feedback_loses_nothing():
     k, rounds = 2, 6
     algorithm = CommFedBiO(k=k, eta_z=0.3, products=rounds, warm_start=False)
     flat = Flat(BILEVEL, Layout.of(X0, "x0"), Layout.of(Y0, "y0"))
-    first, later = algorithm.round()[1], algorithm.round()[2].steps[0]
+    first, later = algorithm.round()[1], algorithm.round()[2].stages[0]
     clients, i = QB.clients(), 1
 
     def message(exchange, down, carry, index):
         local = Local(flat, clients, as_key(0), (None, None), Steps.of(1), id=i, round=0, index=index, last=-1, x0=X0)
-        return exchange.client(local, down, None, carry)
+        return exchange.work(local, down, None, carry)
 
     message = jax.jit(message, static_argnums=0)
     own = QB.alone(i)
