@@ -116,4 +116,5 @@ def with_dtype(algorithm: Algorithm, dtype: Any) -> Algorithm:
             raise TypeError(f"{type(algorithm).__name__}{field} must be a number or a schedule, got {leaf!r}")
         return jnp.asarray(leaf, dtype)
 
-    return jax.tree_util.tree_map_with_path(cast, algorithm)
+    ready: Algorithm = jax.tree_util.tree_map_with_path(cast, algorithm)
+    return ready

@@ -949,7 +949,7 @@ def test_only_the_adapter_uses_what_is_not_public():
 
 
 def test_what_the_adapter_counts_on():
-    """The contract with flwr 1.41: names, parameters and defaults of what is not public."""
+    """The contract with flwr 1.41 and 1.42: names, parameters and defaults of what is not public."""
     fleet = importlib.import_module("flwr.supernode.fleet_http_connection")
     utils = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
     grid = importlib.import_module("flwr.superlink.grid")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-WANTED = "1.41"
+WANTED = ("1.41", "1.42")
 
 
 def require_flower() -> None:
@@ -26,8 +26,8 @@ def require_flower() -> None:
         found = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
         raise ImportError(f"rk.Flower needs Flower, which is not installed: {how}") from None
-    if not found.startswith(WANTED + "."):
-        raise ImportError(f"rk.Flower needs flwr {WANTED}, this is {found}: {how}")
+    if not found.startswith(tuple(f"{each}." for each in WANTED)):
+        raise ImportError(f"rk.Flower needs flwr {' or '.join(WANTED)}, this is {found}: {how}")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
