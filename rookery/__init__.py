@@ -15,19 +15,12 @@ from rookery.algorithms.codasca import CODASCA, CODAPlus
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.exact_gd import ExactGD
 from rookery.algorithms.fedavg import FedAvg
-from rookery.algorithms.fedbio import DistBiO, DistBiOAcc, FedBiO, FedBiOAcc, FedBiOAccLocal, FedBiOLocal
+from rookery.algorithms.fedbio import FedBiO, FedBiOAcc
+from rookery.algorithms.fedbio_local import DistBiO, DistBiOAcc, FedBiOAccLocal, FedBiOLocal
 from rookery.algorithms.fedmbo import FedMBO
-from rookery.algorithms.fednest import (
-    FedNest,
-    FedNestCode,
-    FedNestMinimax,
-    FedNestRandom,
-    FedNestSGD,
-    LFedNest,
-    LFedNestMinimax,
-    LFedNestSVRG,
-)
+from rookery.algorithms.fednest import FedNest, FedNestCode, FedNestRandom, FedNestSGD, LFedNest, LFedNestSVRG
 from rookery.algorithms.fednest_cw import FedNestCW
+from rookery.algorithms.fednest_minimax import FedNestMinimax, LFedNestMinimax
 from rookery.algorithms.fedsgda import FedSGDAM, FedSGDAPlus
 from rookery.algorithms.fixed_weights import AverageWeights, FixedWeights, ValidationOnly
 from rookery.algorithms.local_sgda import LocalSGDA, LocalSGDAPlus, MomentumLocalSGDA

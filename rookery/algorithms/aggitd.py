@@ -64,16 +64,9 @@ class FBOAggITD(Algorithm):
         """x travels once, with the first exchange."""
 
         def phase(s0: int) -> tuple[Stage, ...]:
-            return _one_of(s0, self.inner, _eta_h(self), self.descend, "direction")
+            return _one_of(s0, self.inner, _eta_h(self), partial(_take_step_y, self.eta_y), "direction")
 
-        end = Exchange(
-            only("y", "z"), partial(_end, self.inner, _eta_h(self)), partial(_take_x, self.gamma_x), "direction"
-        )
-        return *phase(0), *_again(self.inner, phase(1)), end
-
-    def descend(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
-        """y^{s+1} = Π_Y(y^s − η_y Σ ∇_y g)."""
-        return _take_step_y(self.eta_y, ctx, server, mean)
+        return *phase(0), *_again(self.inner, phase(1)), _end(self.gamma_x, self.inner, _eta_h(self))
 
 
 class FBOAggITDSVRG(Algorithm):
@@ -118,10 +111,7 @@ class FBOAggITDSVRG(Algorithm):
             anchor = _one_of(s0, self.inner, _eta_h(self), self.anchor, "average")
             return *anchor, Exchange(only("q"), partial(self.local_steps, s0), receive)
 
-        end = Exchange(
-            only("y", "z"), partial(_end, self.inner, _eta_h(self)), partial(_take_x, self.gamma_x), "direction"
-        )
-        return *phase(0), *_again(self.inner, phase(1)), end
+        return *phase(0), *_again(self.inner, phase(1)), _end(self.gamma_x, self.inner, _eta_h(self))
 
     def anchor(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         """q = mean ∇_y g."""
@@ -266,10 +256,14 @@ def _again(inner: int, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return (Repeat(inner - 1, stages),) if inner > 1 else ()
 
 
-def _end(inner: int, eta_h: Any, local: Local, down: Tree, carry: Tree) -> Vectors:
-    """∇_x f − N η_H ∇²_xy g z at y^N."""
-    x, y, scale = carry["x"], down["y"], inner * at(eta_h, local.round)
-    return {"x": local.f(0, "x").grad_x(x, y) - local.g(0, "x").cross(x, y, scale * down["z"])}
+def _end(gamma_x: Any, inner: int, eta_h: Any) -> Exchange:
+    """x ← x − γ_x Σ (∇_x f − N η_H ∇²_xy g z) at y^N."""
+
+    def client(local: Local, down: Tree, carry: Tree) -> Vectors:
+        x, y, scale = carry["x"], down["y"], inner * at(eta_h, local.round)
+        return {"x": local.f(0, "x").grad_x(x, y) - local.g(0, "x").cross(x, y, scale * down["z"])}
+
+    return Exchange(only("y", "z"), client, partial(_take_x, gamma_x), "direction")
 
 
 def _take_step_y(eta_y: Any, ctx: Context, server: Tree, mean: Tree) -> Tree:

@@ -13,16 +13,8 @@ from rookery.algorithm.views import Local
 from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
 from rookery.algorithms.commfedbio import CommFedBiO
 from rookery.algorithms.fedmbo import FedMBO
-from rookery.algorithms.fednest import (
-    FedNest,
-    FedNestCode,
-    FedNestMinimax,
-    FedNestRandom,
-    FedNestSGD,
-    LFedNest,
-    LFedNestMinimax,
-    LFedNestSVRG,
-)
+from rookery.algorithms.fednest import FedNest, FedNestCode, FedNestRandom, FedNestSGD, LFedNest, LFedNestSVRG
+from rookery.algorithms.fednest_minimax import FedNestMinimax, LFedNestMinimax
 from rookery.problem.keys import as_key
 from rookery.problem.layout import Layout
 from rookery.problem.participation import Steps
