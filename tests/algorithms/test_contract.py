@@ -12,19 +12,10 @@ import pytest
 import rookery as rk
 from rookery.problem.schedules import at
 from rookery.solving.check import check_algorithm
-
-QUICK = {  # of each family, and of each thing that an algorithm may do, at least one; the others are slow tests
-    "MeFBO", "FedBiO", "FedBiOAcc", "ASFBO", "FedNest", "FedMBO", "CommFedBiO", "FedBiO-Local", "FedBiOAcc-Local",
-    "FedSGDA+", "FedSGDA-M", "CODASCA", "PrimalDual", "SUSTAIN-CW",
-}  # fmt: skip
+from tests.helpers.marks import quick_ones
 
 
-def every_algorithm():
-    assert set(rk.registry) >= QUICK
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in rk.registry]
-
-
-@pytest.mark.parametrize("name", every_algorithm())
+@pytest.mark.parametrize("name", quick_ones(rk.registry, {"MeFBO", "FedSGDA+"}))
 def test_every_algorithm_keeps_the_contract(name):
     check_algorithm(rk.registry[name]())
 

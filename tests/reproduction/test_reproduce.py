@@ -14,6 +14,8 @@ from rookery.datasets import DATASETS
 from rookery.experiment.sweep import Trial
 from rookery.reproduction import experiment as reproduce
 
+pytestmark = pytest.mark.first
+
 ROOT = Path(__file__).parents[2]
 NAMES = list(reproduce.experiments())
 
@@ -123,6 +125,7 @@ def run(*arguments, code=0):
     return result
 
 
+@pytest.mark.slow
 def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
     assert "A small one" in run("--list").output
     output = run("T1", "--jobs", "1").output
@@ -184,6 +187,7 @@ def test_cells_at_once_have_a_core_each_and_one_that_fails_does_not_stop_the_oth
         reproduce.compute_all([(which, killing), (which, killing)], 2, lambda cell, result: done.append(cell))
 
 
+@pytest.mark.slow
 def test_tuning_writes_the_best_rates_into_a_preset_of_ones_own(tiny):
     file = tiny / "presets" / "T1.toml"
     file.write_text(file.read_text() + "\n[methods.FedBiO.best.iid]\neta_z = 0.02\n")  # around this it is searched
