@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from rookery.datasets.dataset import Dataset
-from rookery.datasets.digits import digits
 from rookery.datasets.download import fetch
 from rookery.datasets.files import DataError
 from rookery.datasets.formats import read_cifar, read_idx
+from rookery.datasets.sklearn_digits import digits
 from rookery.datasets.sources import source
 
 Part = tuple[np.ndarray, np.ndarray]
