@@ -11,8 +11,17 @@ import pytest
 
 import rookery as rk
 from rookery.problem.schedules import at
-from rookery.solving.check import check_algorithm
+from rookery.solving.check import _Check, check_algorithm
 from tests.helpers.marks import quick_ones
+
+pytestmark = pytest.mark.first
+
+
+@pytest.mark.parametrize("name", rk.registry)
+def test_every_algorithm_keeps_what_one_program_shows(name):
+    """Of the contract all but lanes, clients at a time and partial participation: three times as quick as the whole."""
+    algorithm = rk.registry[name]()
+    _Check(algorithm, algorithm.solves[0]).alone()
 
 
 @pytest.mark.parametrize("name", quick_ones(rk.registry, {"MeFBO", "FedSGDA+"}))
