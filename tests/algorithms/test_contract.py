@@ -198,12 +198,12 @@ def nudge(advance):
     return nudged
 
 
-SOLVE, WALK = (
+SOLVE, COST = (
     import_module("rookery.solving.api"),
-    import_module("rookery.algorithm.walk"),
+    import_module("rookery.algorithm.cost"),
 )
 ENGINE_FAULTS = {
-    "bytes_down must count": (WALK, "tree_bytes", lambda tree: 1),
+    "bytes_down must count": (COST, "tree_bytes", lambda tree: 1),
     "a changed rate must not be compiled anew": (SOLVE, "_with_dtype", lambda algorithm, dtype: algorithm),
     "the evaluation period must change no iterate": (SOLVE, "advance", nudge(SOLVE.advance)),
 }
