@@ -7,6 +7,7 @@ What ships is compiled with XLA's own optimizations: with ROOKERY_TESTS_OPTIMIZE
 import os
 
 import jaxlib
+import jaxtyping
 import pytest
 
 if not os.environ.get("ROOKERY_TESTS_OPTIMIZED") and jaxlib.__version__.startswith(
@@ -16,6 +17,19 @@ if not os.environ.get("ROOKERY_TESTS_OPTIMIZED") and jaxlib.__version__.startswi
 
 import jax
 
+CHECKED = [
+    "rookery.problem",
+    "rookery.aggregation",
+    "rookery.algorithm.cost",
+    "rookery.algorithm.exchange",
+    "rookery.algorithm.views",
+    "rookery.algorithm.walk",
+    "rookery.algorithms",
+]
+"""What checks the types and shapes of arguments and results while tests run. Not ``rookery.algorithm.setting``: JAX makes
+its dataclasses anew with anything in the place of arrays."""
+
+jaxtyping.install_import_hook(CHECKED, "beartype.beartype")  # before they are imported
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
 jax.config.update("jax_disable_most_optimizations", not os.environ.get("ROOKERY_TESTS_OPTIMIZED"))
 
