@@ -10,6 +10,8 @@ import jaxlib
 import jaxtyping
 import pytest
 
+import tests.helpers.shapes  # noqa: F401  (the import hook below names it)
+
 if not os.environ.get("ROOKERY_TESTS_OPTIMIZED") and jaxlib.__version__.startswith(
     "0.10."
 ):  # else XLA stops at the flag
@@ -17,19 +19,10 @@ if not os.environ.get("ROOKERY_TESTS_OPTIMIZED") and jaxlib.__version__.startswi
 
 import jax
 
-CHECKED = [
-    "rookery.problem",
-    "rookery.aggregation",
-    "rookery.algorithm.cost",
-    "rookery.algorithm.exchange",
-    "rookery.algorithm.views",
-    "rookery.algorithm.walk",
-    "rookery.algorithms",
-]
-"""What checks the types and shapes of arguments and results while tests run. Not ``rookery.algorithm.setting``: JAX makes
-its dataclasses anew with anything in the place of arrays."""
+CHECKED = ["rookery.problem", "rookery.aggregation", "rookery.algorithm", "rookery.algorithms"]
+"""Whose functions check the shapes of arrays, given and returned, while tests run."""
 
-jaxtyping.install_import_hook(CHECKED, "beartype.beartype")  # before they are imported
+jaxtyping.install_import_hook(CHECKED, "tests.helpers.shapes.only_shapes")  # before they are imported
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
 jax.config.update("jax_disable_most_optimizations", not os.environ.get("ROOKERY_TESTS_OPTIMIZED"))
 

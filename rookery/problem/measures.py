@@ -21,6 +21,7 @@ from rookery.problem.oracles import Objective, on_everybody, on_whole_set
 from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.sets import WholeSpace
 from rookery.problem.solvers import conjugate_gradients, newton, projected_descent, tolerance
+from rookery.typing import X, Y
 
 
 def _key() -> Array:
@@ -65,7 +66,7 @@ def hypergradient(problem: Problem, clients: Clients, x: Any, y: Any, tol: float
 
 
 @eqx.filter_jit
-def _hypergradient(flat: Flat, clients: Clients, x: Array, y: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+def _hypergradient(flat: Flat, clients: Clients, x: X, y: Y, tol: Array) -> tuple[Array, Array, Array, Array]:
     if not (isinstance(flat.problem, Bilevel) and flat.problem.lower_level == "local"):
         return _implicit(*objectives(flat, clients), x, y, tol)
 
@@ -78,7 +79,7 @@ def _hypergradient(flat: Flat, clients: Clients, x: Array, y: Array, tol: Array)
     return jnp.tensordot(clients.weights.astype(gradients.dtype), gradients, 1), ys, zs, converged.all()
 
 
-def _implicit(f: Objective, g: Objective, x: Array, y: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+def _implicit(f: Objective, g: Objective, x: X, y: Y, tol: Array) -> tuple[Array, Array, Array, Array]:
     best = newton(lambda v: g.value(x, v), y, tol)
     f_x, f_y = f.grad(x, best.at)
     z = conjugate_gradients(lambda v: g.hess(x, best.at, v), f_y)
@@ -99,7 +100,7 @@ def mefbo_residual(
 
 
 @eqx.filter_jit
-def _residual(flat: Flat, clients: Clients, x: Array, y: Array, c: Array, nu: Array, tol: Array) -> Array:
+def _residual(flat: Flat, clients: Clients, x: X, y: Y, c: Array, nu: Array, tol: Array) -> Array:
     f, g = objectives(flat, clients)
 
     def proximal(theta: Array) -> Array:
@@ -139,9 +140,7 @@ def moreau_gradient(
 
 
 @eqx.filter_jit
-def _extragradient(
-    flat: Flat, clients: Clients, x: Array, y: Array, smoothness: Array, tol: Array, steps: Array
-) -> Array:
+def _extragradient(flat: Flat, clients: Clients, x: X, y: Y, smoothness: Array, tol: Array, steps: Array) -> Array:
     f, _ = objectives(flat, clients)
     step = 1 / (4 * smoothness)
 
@@ -190,12 +189,12 @@ def weighting_gradient(
 
 
 @eqx.filter_jit
-def _stationarity(flat: Flat, clients: Clients, x: Array, w: Array, step: Array, tol: Array) -> tuple[Array, ...]:
+def _stationarity(flat: Flat, clients: Clients, x: X, w: Y, step: Array, tol: Array) -> tuple[Array, ...]:
     found = _weighted(flat, clients, x, w, tol)
     return *found, jnp.linalg.norm(x - flat.project_x(x - step * found[0]))
 
 
-def _weighted(flat: Flat, clients: Clients, x: Array, w: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+def _weighted(flat: Flat, clients: Clients, x: X, w: Y, tol: Array) -> tuple[Array, Array, Array, Array]:
     """∂f_0(w*(x))/∂x, w*, λ* and whether both converged."""
     g = Objective(on_everybody(flat.lower, clients.lower, x, _key))
     w, converged, _ = newton(lambda v: g.value(x, v), w, tol)
@@ -221,7 +220,7 @@ def weighting_moreau(
 
 
 @eqx.filter_jit
-def _proximal(flat: Flat, clients: Clients, x: Array, w: Array, rho: Array, steps: Array) -> Array:
+def _proximal(flat: Flat, clients: Clients, x: X, w: Y, rho: Array, steps: Array) -> Array:
     tol = _tol(None, x)
 
     def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:

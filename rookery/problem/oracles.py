@@ -20,8 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from rookery.problem.clients import Split
+from rookery.typing import Scalar, X, Y
+
+Square = Float[Array, "dy dy"]
+"""A matrix over y."""
 
 UNITS = ("grad_f", "grad_g", "hvp", "jvp", "server_grad_f")
 """What is counted: gradients of f and of g on a batch, Hessian- and Jacobian-vector products of g, gradients of the
@@ -102,50 +107,50 @@ class Objective:
             for each in what:
                 self._tally.call(self._draw, each)
 
-    def value(self, x: Array, y: Array) -> Array:
+    def value(self, x: X, y: Y) -> Scalar:
         """The loss."""
         return self._value(x, y)
 
-    def grad(self, x: Array, y: Array) -> tuple[Array, Array]:
+    def grad(self, x: X, y: Y) -> tuple[X, Y]:
         """(∇_x, ∇_y)."""
         self._count(self._unit + ".x", self._unit + ".y")
         return jax.grad(self._value, argnums=(0, 1))(x, y)
 
-    def grad_x(self, x: Array, y: Array) -> Array:
+    def grad_x(self, x: X, y: Y) -> X:
         """∇_x."""
         self._count(self._unit + ".x")
         return jax.grad(self._value, argnums=0)(x, y)
 
-    def grad_y(self, x: Array, y: Array) -> Array:
+    def grad_y(self, x: X, y: Y) -> Y:
         """∇_y."""
         self._count(self._unit + ".y")
         return jax.grad(self._value, argnums=1)(x, y)
 
-    def hess(self, x: Array, y: Array, z: Array) -> Array:
+    def hess(self, x: X, y: Y, z: Y) -> Y:
         """∇²_yy · z."""
         self._count("hvp")
         return jax.jvp(lambda v: jax.grad(self._value, argnums=1)(x, v), (y,), (z,))[1]
 
-    def hessian(self, x: Array, y: Array) -> Array:
+    def hessian(self, x: X, y: Y) -> Square:
         """∇²_yy as a matrix: one product for each of its columns. For small references only."""
         if self._tally is not None:
             with self._tally.repeated((y.size, 0)):
                 self._count("hvp")
         return jax.hessian(self._value, argnums=1)(x, y)
 
-    def cross(self, x: Array, y: Array, z: Array) -> Array:
+    def cross(self, x: X, y: Y, z: Y) -> X:
         """∇²_xy · z, a vector like x."""
         self._count("jvp")
         return jax.jvp(lambda v: jax.grad(self._value, argnums=0)(x, v), (y,), (z,))[1]
 
-    def second(self, x: Array, y: Array, z: Array) -> tuple[Array, Array, Array]:
+    def second(self, x: X, y: Y, z: Y) -> tuple[Y, X, Y]:
         """(∇_y, ∇²_xy · z, ∇²_yy · z) in one pass."""
         self._count(self._unit + ".y", "jvp", "hvp")
         (_, grad_y), (cross, hess) = jax.jvp(lambda v: jax.grad(self._value, argnums=(0, 1))(x, v), (y,), (z,))
         return grad_y, cross, hess
 
 
-def saddle(f: Objective, g: Objective, x: Array, y: Array, theta: Array, c: Any, nu: Any) -> tuple[Array, Array, Array]:
+def saddle(f: Objective, g: Objective, x: X, y: Y, theta: Y, c: Any, nu: Any) -> tuple[X, Y, Y]:
     """MeFBO's directions (h_x, h_y, h_θ), the gradient of one scalar in one reverse pass.
 
     φ(x, y, θ) = f(x, y)/c + g(x, y) − g(x, θ) − ‖y − θ‖²/(2ν);  h_x = ∇_x φ, h_y = ∇_y φ, h_θ = −∇_θ φ.
