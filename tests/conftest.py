@@ -19,8 +19,17 @@ if not os.environ.get("ROOKERY_TESTS_OPTIMIZED") and jaxlib.__version__.startswi
 
 import jax
 
-CHECKED = ["rookery.problem", "rookery.aggregation", "rookery.algorithm", "rookery.algorithms"]
-"""Whose functions check the shapes of arrays, given and returned, while tests run."""
+CHECKED = [
+    "rookery.problem.measures",
+    "rookery.problem.oracles",
+    "rookery.problem.participation",
+    "rookery.problem.problems",
+    "rookery.aggregation",
+    "rookery.algorithm",
+    "rookery.algorithms",
+]
+"""Whose functions check the shapes of arrays, given and returned, while tests run. Not what warns: a warning points to the
+line of the user's that is nearest, and would find that of the checker."""
 
 jaxtyping.install_import_hook(CHECKED, "tests.helpers.shapes.only_shapes")  # before they are imported
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
