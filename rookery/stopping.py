@@ -67,7 +67,8 @@ def heard(at_once: bool) -> Iterator[None]:
     def raise_again(lost: Any) -> None:
         """What is raised in a callback of the garbage collector or a ``__del__`` is printed and forgotten."""
         if not isinstance(lost.exc_value, Interrupted):
-            return hook(lost)
+            hook(lost)
+            return
         _heard.clear()
         _thread.start_new_thread(_send_soon, (lost.exc_value.number,))  # a Thread would be waited for, in here
 

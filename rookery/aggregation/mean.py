@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.typing import Tree, Weighting
+from rookery.typing import ClientWeights, Ids, Mask, Tree, Weighting
 
 
-def participant_weights(weighting: Weighting, server: Tree, weights: Array, ids: Array, mask: Array) -> Any:
+def participant_weights(weighting: Weighting, server: Tree, weights: ClientWeights, ids: Ids, mask: Mask) -> Any:
     """The weight of each slot in the mean; a dictionary where the parts of the upload differ, ``None`` for "stack"."""
     if isinstance(weighting, Mapping):
         return {part: participant_weights(each, server, weights, ids, mask) for part, each in weighting.items()}
@@ -27,7 +27,7 @@ def participant_weights(weighting: Weighting, server: Tree, weights: Array, ids:
 
 
 def slot_weights(
-    weighting: Weighting, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]
+    weighting: Weighting, server: Tree, weights: ClientWeights, ids: Ids, mask: Mask, up: dict[str, Any]
 ) -> dict[str, Any]:
     """For each part of the upload the weight of every slot, ``None`` where the uploads are to be stacked."""
     chosen = participant_weights(weighting, server, weights, ids, mask)
@@ -47,7 +47,7 @@ def combine(weights: dict[str, Any], up: dict[str, Any]) -> dict[str, Any]:
 
 
 def mean_of(
-    weighting: Weighting, server: Tree, weights: Array, ids: Array, mask: Array, up: dict[str, Any]
+    weighting: Weighting, server: Tree, weights: ClientWeights, ids: Ids, mask: Mask, up: dict[str, Any]
 ) -> dict[str, Any]:
     """What the server receives of stacked uploads."""
     return combine(slot_weights(weighting, server, weights, ids, mask, up), up)

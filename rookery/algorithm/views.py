@@ -14,7 +14,7 @@ from rookery.problem.layout import Layout
 from rookery.problem.oracles import Objective, Tally, on_batch, on_whole_set
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat, Minimax
-from rookery.typing import Tree
+from rookery.typing import Tree, X, Y
 
 
 class _Oracles:
@@ -29,11 +29,11 @@ class _Oracles:
         """Where the entries of the pytree x lie in its vector."""
         return self._flat.x
 
-    def project_x(self, x: Array) -> Array:
+    def project_x(self, x: X) -> X:
         """Projection on X."""
         return self._flat.project_x(x)
 
-    def project_y(self, y: Array) -> Array:
+    def project_y(self, y: Y) -> Y:
         """Projection on Y."""
         return self._flat.project_y(y)
 

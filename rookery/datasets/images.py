@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from rookery.datasets.dataset import Dataset
-from rookery.datasets.digits import digits
 from rookery.datasets.download import fetch
 from rookery.datasets.files import DataError
 from rookery.datasets.formats import read_cifar, read_idx
+from rookery.datasets.sklearn_digits import digits
 from rookery.datasets.sources import published
 
 Part = tuple[np.ndarray, np.ndarray]
+Pixel = float | tuple[float, ...]
+"""One number, or one for each colour."""
 
 
 @functools.cache
@@ -56,7 +58,7 @@ def _cifar(paths: list[Path]) -> tuple[Part, Part]:
 
 
 # Mean and standard deviation of the training pixels, 0..255. MNIST's are rounded as everybody rounds them.
-_READERS: dict[str, tuple[Callable[[list[Path]], tuple[Part, Part]], float | tuple, float | tuple]] = {
+_READERS: dict[str, tuple[Callable[[list[Path]], tuple[Part, Part]], Pixel, Pixel]] = {
     "mnist": (_idx, 0.1307 * 255, 0.3081 * 255),
     "fashion-mnist": (_idx, 72.94035223, 90.02118235),
     "cifar-10": (_cifar, (125.30691805, 122.95039414, 113.86538318), (62.99321928, 62.08870764, 66.70489964)),

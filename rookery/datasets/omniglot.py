@@ -78,7 +78,8 @@ def area_average(images: np.ndarray, size: int) -> np.ndarray:
     start, end = scale * np.arange(size)[:, None], np.arange(old) + 1.0
     overlap = np.minimum(start + scale, end) - np.maximum(start, end - 1)
     weights = (np.maximum(overlap, 0) / scale).astype(np.float32)
-    return np.rint(255 * (weights @ images @ weights.T)).astype(np.uint8)
+    found: np.ndarray = np.rint(255 * (weights @ images @ weights.T)).astype(np.uint8)
+    return found
 
 
 def _characters(path: Path) -> Iterator[tuple[str, np.ndarray]]:

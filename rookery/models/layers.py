@@ -130,7 +130,8 @@ class ConvFeatures(eqx.Module):
             if min(batch.shape[1:3]) >= 2:
                 batch = max_pool(batch)
         flat = batch.reshape(batch.shape[0], -1)
-        return flat / flat.shape[1] ** 0.5
+        found: Array = flat / flat.shape[1] ** 0.5
+        return found
 
 
 def _normalised(batch: Array) -> Array:

@@ -158,7 +158,8 @@ def xavier(network: Network, key: Array) -> Network:
 
     layers, structure = jax.tree.flatten(network, is_leaf=is_layer)
     keys = jax.random.split(key, len(layers))
-    return jax.tree.unflatten(structure, [_xavier(layer, k) for layer, k in zip(layers, keys, strict=True)])
+    found: Network = jax.tree.unflatten(structure, [_xavier(layer, k) for layer, k in zip(layers, keys, strict=True)])
+    return found
 
 
 def _xavier(layer: Conv | Dense, key: Array) -> Conv | Dense:
@@ -167,7 +168,8 @@ def _xavier(layer: Conv | Dense, key: Array) -> Conv | Dense:
     flat = jax.random.normal(key, (layer.weight.size,), layer.weight.dtype)  # as in Dense
     weight = flat.reshape(layer.weight.shape) * (2 / (fan_in + fan_out)) ** 0.5
     bias = jnp.full_like(layer.bias, 1 / outputs)
-    return eqx.tree_at(lambda each: (each.weight, each.bias), layer, (weight, bias))
+    found: Conv | Dense = eqx.tree_at(lambda each: (each.weight, each.bias), layer, (weight, bias))
+    return found
 
 
 def cnn(shape: tuple[int, ...], outputs: int, key: Array) -> ConvNet:

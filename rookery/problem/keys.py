@@ -36,7 +36,8 @@ def fold(key: Array, *numbers: Any) -> Array:
     for number in numbers:
         number = jnp.uint32(zlib.crc32(number.encode())) if isinstance(number, str) else jnp.asarray(number)
         words = jnp.stack(_threefry(words[0], words[1], jnp.uint32(0), number.astype(jnp.uint32)))
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+    found: Array = jax.random.wrap_key_data(words, impl="threefry2x32")
+    return found
 
 
 class Stream:
@@ -52,23 +53,27 @@ class Stream:
     def _address(self, step: Any, name: str, number: Any) -> Array:
         """32 bits for (step, name, number): steps and numbers are spread by two odd constants."""
         mixed = jnp.uint32(zlib.crc32(name.encode())) + jnp.asarray(step).astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
-        return mixed + jnp.asarray(number).astype(jnp.uint32) * jnp.uint32(0x85EBCA77)
+        found: Array = mixed + jnp.asarray(number).astype(jnp.uint32) * jnp.uint32(0x85EBCA77)
+        return found
 
     def _words(self, address: Array, count: int, first: int) -> tuple[Array, Array]:
         index = jnp.arange(first, first + count, dtype=jnp.uint32)
-        return _threefry(self._key[0], self._key[1], jnp.full_like(index, address), index)
+        found: tuple[Array, Array] = _threefry(self._key[0], self._key[1], jnp.full_like(index, address), index)
+        return found
 
     def integers(self, count: int, below: Any, step: Any, name: str, number: Any = 0) -> Array:
         """``count`` uniform integers in 0..below−1 (up to a bias of below/2³²)."""
         high, low = self._words(self._address(step, name, number), (count + 1) // 2, 0)
         words = jnp.concatenate([high, low])[:count]
         drawn = (words % jnp.asarray(below).astype(jnp.uint32)).astype(jnp.int32)
-        return jax.lax.optimization_barrier(drawn)  # else XLA fuses it into the gather, once for every pixel
+        found: Array = jax.lax.optimization_barrier(drawn)  # else XLA fuses it into the gather, once for every pixel
+        return found
 
     def key(self, step: Any, name: str, number: Any = 0) -> Array:
         """A key for whatever else is random at this address (dropout in a loss)."""
         high, low = self._words(self._address(step, name, number), 1, 0x7FFFFFFF)
-        return jax.random.wrap_key_data(jnp.concatenate([high, low]), impl="threefry2x32")
+        found: Array = jax.random.wrap_key_data(jnp.concatenate([high, low]), impl="threefry2x32")
+        return found
 
 
 @jax.jit

@@ -21,6 +21,7 @@ from rookery.problem.oracles import Objective, on_everybody, on_whole_set
 from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.sets import WholeSpace
 from rookery.problem.solvers import conjugate_gradients, newton, projected_descent, tolerance
+from rookery.typing import X, Y
 
 
 def _key() -> Array:
@@ -65,7 +66,7 @@ def hypergradient(problem: Problem, clients: Clients, x: Any, y: Any, tol: float
 
 
 @eqx.filter_jit
-def _hypergradient(flat: Flat, clients: Clients, x: Array, y: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+def _hypergradient(flat: Flat, clients: Clients, x: X, y: Y, tol: Array) -> tuple[Array, Array, Array, Array]:
     if not (isinstance(flat.problem, Bilevel) and flat.problem.lower_level == "local"):
         return _implicit(*objectives(flat, clients), x, y, tol)
 
@@ -78,7 +79,7 @@ def _hypergradient(flat: Flat, clients: Clients, x: Array, y: Array, tol: Array)
     return jnp.tensordot(clients.weights.astype(gradients.dtype), gradients, 1), ys, zs, converged.all()
 
 
-def _implicit(f: Objective, g: Objective, x: Array, y: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+def _implicit(f: Objective, g: Objective, x: X, y: Y, tol: Array) -> tuple[Array, Array, Array, Array]:
     best = newton(lambda v: g.value(x, v), y, tol)
     f_x, f_y = f.grad(x, best.at)
     z = conjugate_gradients(lambda v: g.hess(x, best.at, v), f_y)
@@ -99,7 +100,7 @@ def mefbo_residual(
 
 
 @eqx.filter_jit
-def _residual(flat: Flat, clients: Clients, x: Array, y: Array, c: Array, nu: Array, tol: Array) -> Array:
+def _residual(flat: Flat, clients: Clients, x: X, y: Y, c: Array, nu: Array, tol: Array) -> Array:
     f, g = objectives(flat, clients)
 
     def proximal(theta: Array) -> Array:
@@ -115,7 +116,8 @@ def _residual(flat: Flat, clients: Clients, x: Array, y: Array, c: Array, nu: Ar
     t_x = flat.problem.x_set.tangent(flat.x.unravel(x), flat.x.unravel(d_x))
     t_y = flat.problem.y_set.tangent(flat.y.unravel(y), flat.y.unravel(d_y))
     total = sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves((t_x, t_y))), jnp.zeros((), x.dtype))
-    return _or_nan(converged, total)
+    found: Array = _or_nan(converged, total)
+    return found
 
 
 def moreau_gradient(
@@ -139,9 +141,7 @@ def moreau_gradient(
 
 
 @eqx.filter_jit
-def _extragradient(
-    flat: Flat, clients: Clients, x: Array, y: Array, smoothness: Array, tol: Array, steps: Array
-) -> Array:
+def _extragradient(flat: Flat, clients: Clients, x: X, y: Y, smoothness: Array, tol: Array, steps: Array) -> Array:
     f, _ = objectives(flat, clients)
     step = 1 / (4 * smoothness)
 
@@ -161,7 +161,8 @@ def _extragradient(
 
     start = (jnp.int32(0), (x, y), jnp.asarray(jnp.inf, x.dtype))
     _, (u, _), moved = jax.lax.while_loop(lambda s: (s[0] < steps) & (s[2] > tol), body, start)
-    return _or_nan(moved <= tol, 2 * smoothness * (x - u))
+    found: Array = _or_nan(moved <= tol, 2 * smoothness * (x - u))
+    return found
 
 
 class WeightingGradient(NamedTuple):
@@ -190,12 +191,12 @@ def weighting_gradient(
 
 
 @eqx.filter_jit
-def _stationarity(flat: Flat, clients: Clients, x: Array, w: Array, step: Array, tol: Array) -> tuple[Array, ...]:
+def _stationarity(flat: Flat, clients: Clients, x: X, w: Y, step: Array, tol: Array) -> tuple[Array, ...]:
     found = _weighted(flat, clients, x, w, tol)
     return *found, jnp.linalg.norm(x - flat.project_x(x - step * found[0]))
 
 
-def _weighted(flat: Flat, clients: Clients, x: Array, w: Array, tol: Array) -> tuple[Array, Array, Array, Array]:
+def _weighted(flat: Flat, clients: Clients, x: X, w: Y, tol: Array) -> tuple[Array, Array, Array, Array]:
     """∂f_0(w*(x))/∂x, w*, λ* and whether both converged."""
     g = Objective(on_everybody(flat.lower, clients.lower, x, _key))
     w, converged, _ = newton(lambda v: g.value(x, v), w, tol)
@@ -221,7 +222,7 @@ def weighting_moreau(
 
 
 @eqx.filter_jit
-def _proximal(flat: Flat, clients: Clients, x: Array, w: Array, rho: Array, steps: Array) -> Array:
+def _proximal(flat: Flat, clients: Clients, x: X, w: Y, rho: Array, steps: Array) -> Array:
     tol = _tol(None, x)
 
     def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
@@ -233,7 +234,8 @@ def _proximal(flat: Flat, clients: Clients, x: Array, w: Array, rho: Array, step
 
     start = (jnp.int32(0), x, w, jnp.asarray(jnp.inf, x.dtype))
     _, u, _, moved = jax.lax.while_loop(lambda s: (s[0] < steps) & (s[3] > tol), body, start)
-    return _or_nan(moved <= tol, rho * (x - u))
+    found: Array = _or_nan(moved <= tol, rho * (x - u))
+    return found
 
 
 class Losses(eqx.Module):

@@ -20,8 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from rookery.problem.clients import Split
+from rookery.typing import Scalar, X, Y
+
+Square = Float[Array, "dy dy"]
+"""A matrix over y."""
 
 UNITS = ("grad_f", "grad_g", "hvp", "jvp", "server_grad_f")
 """What is counted: gradients of f and of g on a batch, Hessian- and Jacobian-vector products of g, gradients of the
@@ -102,50 +107,56 @@ class Objective:
             for each in what:
                 self._tally.call(self._draw, each)
 
-    def value(self, x: Array, y: Array) -> Array:
+    def value(self, x: X, y: Y) -> Scalar:
         """The loss."""
         return self._value(x, y)
 
-    def grad(self, x: Array, y: Array) -> tuple[Array, Array]:
+    def grad(self, x: X, y: Y) -> tuple[X, Y]:
         """(∇_x, ∇_y)."""
         self._count(self._unit + ".x", self._unit + ".y")
-        return jax.grad(self._value, argnums=(0, 1))(x, y)
+        found: tuple[X, Y] = jax.grad(self._value, argnums=(0, 1))(x, y)
+        return found
 
-    def grad_x(self, x: Array, y: Array) -> Array:
+    def grad_x(self, x: X, y: Y) -> X:
         """∇_x."""
         self._count(self._unit + ".x")
-        return jax.grad(self._value, argnums=0)(x, y)
+        found: X = jax.grad(self._value, argnums=0)(x, y)
+        return found
 
-    def grad_y(self, x: Array, y: Array) -> Array:
+    def grad_y(self, x: X, y: Y) -> Y:
         """∇_y."""
         self._count(self._unit + ".y")
-        return jax.grad(self._value, argnums=1)(x, y)
+        found: Y = jax.grad(self._value, argnums=1)(x, y)
+        return found
 
-    def hess(self, x: Array, y: Array, z: Array) -> Array:
+    def hess(self, x: X, y: Y, z: Y) -> Y:
         """∇²_yy · z."""
         self._count("hvp")
-        return jax.jvp(lambda v: jax.grad(self._value, argnums=1)(x, v), (y,), (z,))[1]
+        found: Y = jax.jvp(lambda v: jax.grad(self._value, argnums=1)(x, v), (y,), (z,))[1]
+        return found
 
-    def hessian(self, x: Array, y: Array) -> Array:
+    def hessian(self, x: X, y: Y) -> Square:
         """∇²_yy as a matrix: one product for each of its columns. For small references only."""
         if self._tally is not None:
             with self._tally.repeated((y.size, 0)):
                 self._count("hvp")
-        return jax.hessian(self._value, argnums=1)(x, y)
+        found: Square = jax.hessian(self._value, argnums=1)(x, y)
+        return found
 
-    def cross(self, x: Array, y: Array, z: Array) -> Array:
+    def cross(self, x: X, y: Y, z: Y) -> X:
         """∇²_xy · z, a vector like x."""
         self._count("jvp")
-        return jax.jvp(lambda v: jax.grad(self._value, argnums=0)(x, v), (y,), (z,))[1]
+        found: X = jax.jvp(lambda v: jax.grad(self._value, argnums=0)(x, v), (y,), (z,))[1]
+        return found
 
-    def second(self, x: Array, y: Array, z: Array) -> tuple[Array, Array, Array]:
+    def second(self, x: X, y: Y, z: Y) -> tuple[Y, X, Y]:
         """(∇_y, ∇²_xy · z, ∇²_yy · z) in one pass."""
         self._count(self._unit + ".y", "jvp", "hvp")
         (_, grad_y), (cross, hess) = jax.jvp(lambda v: jax.grad(self._value, argnums=(0, 1))(x, v), (y,), (z,))
         return grad_y, cross, hess
 
 
-def saddle(f: Objective, g: Objective, x: Array, y: Array, theta: Array, c: Any, nu: Any) -> tuple[Array, Array, Array]:
+def saddle(f: Objective, g: Objective, x: X, y: Y, theta: Y, c: Any, nu: Any) -> tuple[X, Y, Y]:
     """MeFBO's directions (h_x, h_y, h_θ), the gradient of one scalar in one reverse pass.
 
     φ(x, y, θ) = f(x, y)/c + g(x, y) − g(x, θ) − ‖y − θ‖²/(2ν);  h_x = ∇_x φ, h_y = ∇_y φ, h_θ = −∇_θ φ.
@@ -157,7 +168,8 @@ def saddle(f: Objective, g: Objective, x: Array, y: Array, theta: Array, c: Any,
         gap = y - theta
         # Both values of g in one vmap: what depends on x alone is then computed, and differentiated, once.
         g_y, g_theta = jax.vmap(lambda v: g.value(x, v))(jnp.stack([y, theta]))
-        return f.value(x, y) / c + g_y - g_theta - jnp.vdot(gap, gap) / (2 * nu)
+        found: Array = f.value(x, y) / c + g_y - g_theta - jnp.vdot(gap, gap) / (2 * nu)
+        return found
 
     h_x, h_y, minus_h_theta = jax.grad(phi, argnums=(0, 1, 2))(x, y, theta)
     return h_x, h_y, -minus_h_theta
@@ -181,7 +193,8 @@ def neumann(
         a = a - step * hess(q + 1, a)
         return a, total + a
 
-    return step * repeat(products, term, (b, b))[1]
+    found: Array = step * repeat(products, term, (b, b))[1]
+    return found
 
 
 def neumann_random(hess: Callable[[Any, Array], Array], b: Array, step: Any, terms: int, key: Array) -> Array:
@@ -190,7 +203,8 @@ def neumann_random(hess: Callable[[Any, Array], Array], b: Array, step: Any, ter
     Its mean over N' is ``neumann(hess, b, step, terms − 1)`` for H_q = H.
     """
     products = jax.random.randint(key, (), 0, terms, jnp.int32)
-    return terms * step * jax.lax.fori_loop(0, products, lambda q, a: a - step * hess(q + 1, a), b)
+    found: Array = terms * step * jax.lax.fori_loop(0, products, lambda q, a: a - step * hess(q + 1, a), b)
+    return found
 
 
 def on_batch(loss: Callable[..., Array], batch: Any, key: MakeKey, client: Any) -> Value:

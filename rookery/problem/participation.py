@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from rookery.problem.keys import STEPS, Stream
+from rookery.typing import ClientWeights, Ids, Mask
 
 
 class Participation(eqx.Module):
@@ -19,7 +20,7 @@ class Participation(eqx.Module):
         """The number of slots among ``n`` clients."""
         raise NotImplementedError
 
-    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """(ids, mask) of draw ``number`` of a round: ids in increasing order where the mask is true.
 
         A slot that is not used repeats a real id.
@@ -37,7 +38,7 @@ class Full(Participation):
         """All of them."""
         return n
 
-    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """All ids."""
         return jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool)
 
@@ -55,7 +56,7 @@ class Uniform(Participation):
         """``count`` of them."""
         return self.count
 
-    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """Floyd's algorithm: O(count) whatever n is."""
         if self.count == n:
             return Full().draw(key, n, round)
@@ -85,7 +86,7 @@ class Bernoulli(Participation):
 
         return n if n <= 64 else min(n, int(binom.isf(1e-9, n, self.probability)) + 1)
 
-    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """|C| from a table, then Floyd's algorithm."""
         if self.probability == 1:
             return Full().draw(key, n, round)
@@ -128,7 +129,7 @@ class Replay(Participation):
         """As many as the fullest round has."""
         return int(self.ids.shape[2])
 
-    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Array, Array]:
+    def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """The recorded round."""
         at = jnp.minimum(round, self.ids.shape[0] - 1), jnp.minimum(number, self.ids.shape[1] - 1)
         return self.ids[at], self.mask[at]
@@ -145,7 +146,7 @@ def _is_list(value: Any) -> bool:
     return value.ndim > 0 if hasattr(value, "ndim") else isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _floyd(key: Array, n: int, slots: int, count: Array) -> tuple[Array, Array]:
+def _floyd(key: Array, n: int, slots: int, count: Array) -> tuple[Ids, Mask]:
     """``count`` <= ``slots`` different numbers below ``n``, uniformly, in increasing order."""
     slot = jnp.arange(slots, dtype=jnp.int32)
     last = jnp.maximum(n - count + slot, 0)  # the s-th number is drawn from 0..n−count+s
@@ -191,7 +192,7 @@ class Steps(eqx.Module):
             return self.low
         return self.low + Stream(key, STEPS, client, round).integers(1, self.high - self.low + 1, 0, "steps")[0]
 
-    def mean(self, key: Array, round: Any, weights: Array) -> Any:
+    def mean(self, key: Array, round: Any, weights: ClientWeights) -> Any:
         """Σ_j p_j τ_j of a round over all clients, absent ones too."""
         if self.fixed:
             return float(self.low)

@@ -12,6 +12,7 @@ from jax import Array
 
 from rookery.problem.layout import Layout
 from rookery.problem.sets import Set, Simplex, WholeSpace
+from rookery.typing import X, Y
 
 Loss = Callable[..., Any]
 
@@ -204,19 +205,19 @@ class Flat:
     x: Layout
     y: Layout
 
-    def upper(self, x: Array, y: Array, batch: Any, key: Any, client: Any) -> Array:
+    def upper(self, x: X, y: Y, batch: Any, key: Any, client: Any) -> Array:
         """f_i at vectors x and y."""
         return jnp.asarray(self.problem.upper_loss(self.x.unravel(x), self.y.unravel(y), batch, key, client))
 
-    def lower(self, x: Array, y: Array, batch: Any, key: Any, client: Any) -> Array:
+    def lower(self, x: X, y: Y, batch: Any, key: Any, client: Any) -> Array:
         """g_i at vectors x and y."""
         return jnp.asarray(self.problem.lower_loss(self.x.unravel(x), self.y.unravel(y), batch, key, client))
 
-    def project_x(self, x: Array) -> Array:
+    def project_x(self, x: X) -> X:
         """Projection on X."""
         return _project(self.problem.x_set, self.x, x)
 
-    def project_y(self, y: Array) -> Array:
+    def project_y(self, y: Y) -> Y:
         """Projection on Y."""
         return _project(self.problem.y_set, self.y, y)
 

@@ -47,7 +47,8 @@ class Set(eqx.Module):
     def _split(self, prefix: Any, tree: Any, name: str, what: str) -> list[Any]:
         """Cut the tree into the parts that belong to the leaves of the tree structure `prefix`."""
         try:
-            return prefix.flatten_up_to(tree)
+            found: list[Any] = prefix.flatten_up_to(tree)
+            return found
         except ValueError as error:
             raise self._misfit(name, f"{what} is not a prefix of {jax.tree.structure(tree)}") from error
 
@@ -185,7 +186,8 @@ class Simplex(Set):
         def leaf(u: jax.Array) -> jax.Array:
             shifted = u - jax.lax.stop_gradient(jnp.max(u))
             p = projections.projection_simplex(shifted, jnp.asarray(self.scale, u.dtype))
-            return p.astype(u.dtype)  # Optax divides by an int64, which promotes float32
+            found: jax.Array = p.astype(u.dtype)  # Optax divides by an int64, which promotes float32
+            return found
 
         return _map_one(leaf, tree)
 

@@ -18,7 +18,8 @@ class Solved(NamedTuple):
 
 def tolerance(dtype: Any, power: float = 3 / 4) -> float:
     """What a solve in ``dtype`` asks for and can reach: ε^¾, that is 2e-12 in float64 and 6e-6 in float32."""
-    return float(jnp.finfo(dtype).eps) ** power
+    found: float = float(jnp.finfo(dtype).eps) ** power
+    return found
 
 
 def conjugate_gradients(product: Callable[[Array], Array], b: Array) -> Solved:
@@ -39,7 +40,8 @@ def conjugate_gradients(product: Callable[[Array], Array], b: Array) -> Solved:
         return count + 1, z + step * p, r, r + now / left * p, now
 
     def going(state: tuple[Array, Array, Array, Array, Array]) -> Array:
-        return (state[0] < 4 * b.size) & (state[4] > eps**1.5 * size)
+        found: Array = (state[0] < 4 * b.size) & (state[4] > eps**1.5 * size)
+        return found
 
     count, z, *_ = jax.lax.while_loop(going, body, (jnp.int32(0), jnp.zeros_like(b), b, b, size))
     return Solved(z, jnp.linalg.norm(b - product(z)) <= eps**0.5 * jnp.sqrt(size), count)

@@ -215,7 +215,7 @@ class _Points:
 
 
 class _Check:
-    """One algorithm on one class of problems. Three programs are compiled in all."""
+    """One algorithm on one class of problems. Three programs are compiled in all, and one of them for ``alone``."""
 
     def __init__(self, algorithm: Algorithm, kind: str):
         self.name = f"{type(algorithm).__name__} on a {kind} problem"
@@ -227,37 +227,41 @@ class _Check:
         self.y0 = jnp.asarray([0.8, 0.9])
         self.tol = 1e-12 if self.x0.dtype == jnp.float64 else 1e-5
         self.steps = self._accepted(Steps(2, 2), Steps(1, 1), Steps(1, 3))
-        self.unequal = self._accepted(Steps(1, 3), self.steps)
 
     def all(self) -> None:
         """All properties, the cheapest first."""
+        alone = self.alone()
+        unequal = self._accepted(Steps(1, 3), self.steps)
+        with self._doing("some of the clients a round"):
+            points = self._run(self.algorithm, every=1, participation=Bernoulli(0.5), steps=unequal)[1]
+        self._in_sets(points)
+        self._batched(*alone)
+
+    def alone(self) -> tuple[Solution, Solution]:
+        """What one program shows. Returns a run, and one with another key and other rates."""
         seen = _Seen()
         heard = _Overheard(self.algorithm, seen)
         with self._doing("a first run"):
             first, points = self._run(heard, every=1)
         self._in_sets(points)
         self._bytes(seen, first)
-        other = self._repeatable(heard, first)
-        with self._doing("some of the clients a round"):
-            points = self._run(self.algorithm, every=1, participation=Bernoulli(0.5), steps=self.unequal)[1]
-        self._in_sets(points)
-        self._batched(first, other)
+        return first, self._repeatable(heard, first)
 
     def _repeatable(self, heard: Algorithm, first: Solution) -> Solution:
         """What must hold bit by bit, with no new program. Returns a run with another key and other rates."""
         before = self.calls.count
-        again = self._run(heard, every=ROUNDS - 1)[0]
+        begun = self._run(heard, rounds=1)[0]
         warm = self.calls.count - before
-        if not _same(first, again):
+        resumed = self._run(heard, rounds=ROUNDS - 1, start=begun)[0]
+        if not _same(first, resumed):  # three things at once: which of them is it?
             alike = _same(first, self._run(heard, every=1)[0])
             self._require(alike, "the same key must give the same trajectory, but a second run differed")
-            self._require(False, "the evaluation period must change no iterate, but it did")
+            alike = _same(first, self._run(heard, every=ROUNDS - 1)[0])
+            self._require(alike, "the evaluation period must change no iterate, but it did")
+            self._require(False, "a continued run must be the uninterrupted one, but it differed")
         before = self.calls.count
         other = self._run(_scaled(heard), 2)[0]
         self._require(self.calls.count - before == warm, "a changed rate must not be compiled anew, but it was")
-        half = self._run(heard, rounds=ROUNDS // 2)[0]
-        resumed = self._run(heard, rounds=ROUNDS - ROUNDS // 2, start=half)[0]
-        self._require(_same(first, resumed), "a continued run must be the uninterrupted one, but it differed")
         return other
 
     def _batched(self, *alone: Solution) -> None:

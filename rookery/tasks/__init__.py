@@ -1,15 +1,15 @@
-"""The learning problems people come for: data to clients, losses, model, metrics."""
+"""The learning problems people come for: data to clients, losses, model, metrics. One module a task."""
 
-from rookery.tasks.auroc import AUROC, auroc
-from rookery.tasks.client_weighting import CLIENT_WEIGHTING, client_weighting
-from rookery.tasks.data_cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS, data_cleaning
-from rookery.tasks.fair_classification import FAIR_CLASSIFICATION, fair_classification
-from rookery.tasks.few_shot import FEW_SHOT, few_shot
-from rookery.tasks.hyper_representation import HYPER_REPRESENTATION, hyper_representation
-from rookery.tasks.loss_tuning import LOSS_TUNING, loss_tuning
-from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX, quadratic_bilevel, quadratic_minimax
+from rookery.tasks.auroc import AUROC
+from rookery.tasks.client_weighting import CLIENT_WEIGHTING
+from rookery.tasks.data_cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS
+from rookery.tasks.fair_classification import FAIR_CLASSIFICATION
+from rookery.tasks.few_shot import FEW_SHOT
+from rookery.tasks.hyper_representation import HYPER_REPRESENTATION
+from rookery.tasks.loss_tuning import LOSS_TUNING
+from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX
 from rookery.tasks.task import Defaults, Recipe, Task
-from rookery.tasks.toy_weighting import TOY_WEIGHTING, toy_weighting
+from rookery.tasks.toy_weighting import TOY_WEIGHTING
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -29,19 +29,4 @@ RECIPES: dict[str, Recipe] = {
 }
 """Every task by its name on the command line."""
 
-__all__ = [
-    "RECIPES",
-    "Defaults",
-    "Recipe",
-    "Task",
-    "auroc",
-    "client_weighting",
-    "data_cleaning",
-    "fair_classification",
-    "few_shot",
-    "hyper_representation",
-    "loss_tuning",
-    "quadratic_bilevel",
-    "quadratic_minimax",
-    "toy_weighting",
-]
+__all__ = ["RECIPES", "Defaults", "Recipe", "Task"]

@@ -1,6 +1,6 @@
 """Few-shot learning: a common representation from which every client learns the heads of its own small tasks."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -231,7 +231,7 @@ def _cut(rng: np.random.Generator, count: int, alphabets: tuple[int, int, int]) 
     return np.split(rng.permutation(count)[: sum(alphabets)], np.cumsum(alphabets)[:2])
 
 
-def _hold(training: np.ndarray, clients: int, per_client: int, drawings: int, needed: int) -> list[list]:
+def _hold(training: np.ndarray, clients: int, per_client: int, drawings: int, needed: int) -> list[list[Any]]:
     """What each client holds: pairs (alphabet, the part of the drawings of each of its characters)."""
     if not 1 <= per_client <= len(training):
         raise ValueError(f"per_client must be in 1..{len(training)}, the training alphabets, got {per_client!r}")

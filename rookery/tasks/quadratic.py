@@ -112,16 +112,19 @@ class _Draws:
 
     def matrix(self) -> np.ndarray:
         d = self._shape[1]
-        return self._mixed(d, d) / (2 * d**0.5)
+        found: np.ndarray = self._mixed(d, d) / (2 * d**0.5)
+        return found
 
     def symmetric(self) -> np.ndarray:
         half = self.matrix()
-        return half + half.transpose(0, 2, 1)
+        found: np.ndarray = half + half.transpose(0, 2, 1)
+        return found
 
     def definite(self) -> np.ndarray:
         """Symmetric, eigenvalues at least 1/2."""
         half = self.matrix()
-        return half @ half.transpose(0, 2, 1) + 0.5 * np.eye(self._shape[1])
+        found: np.ndarray = half @ half.transpose(0, 2, 1) + 0.5 * np.eye(self._shape[1])
+        return found
 
 
 def _raised(P: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

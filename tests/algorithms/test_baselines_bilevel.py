@@ -75,12 +75,14 @@ def descend(quadratic, x, y, step, times):
 # --- FedNest ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fednest_is_its_transcription(bilevel):
     compare(bilevel, FedNest(eta_x=POWER, eta_y=0.2, inner=2, products=3, neumann_step=0.15, outer_steps=2), paper.fednest,
             {"alpha": power, "beta": 0.2, "T": 2, "N": 3, "eta_H": 0.15, "outer_steps": 2},
             local_steps=RANDOM_STEPS, rounds=6)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fednest_with_the_series_of_the_code_is_its_transcription(bilevel):
     compare(bilevel, FedNestCode(eta_x=POWER, eta_y=0.05, inner=2, products=3, divide_steps=False),
             paper.fednest, {"alpha": power, "beta": 0.05, "T": 2, "N": 3, "divide_steps": False, "code_series": True},
@@ -127,6 +129,7 @@ def nested(kind, quadratic, rounds, steps, y0=Y0, **rates):
     return q.run(BILEVEL, kind(**rates), quadratic, rounds, y0=y0, local_steps=taus(*steps))
 
 
+@pytest.mark.slow
 def test_T27_T29_T41_fednest_is_gradient_descent_and_a_neumann_series():
     plain = {**LONG, "eta_x": 0.1, "eta_y": 0.15, "divide_steps": False}
     for tau in (1, 3):  # equal clients: τ local steps are τ steps of gradient descent
@@ -154,6 +157,7 @@ def test_T27_T29_T41_fednest_is_gradient_descent_and_a_neumann_series():
         assert (np.linalg.norm(rest) > 1e-6) == (eta < 0.1)
 
 
+@pytest.mark.slow
 def test_T27_T40_with_several_outer_steps_fednest_freezes_the_indirect_part_and_ends_at_the_solution():
     ours = nested(FedNest, SAME, 1, [1] * N, **LONG, outer_steps=3, eta_x=0.3, eta_y=0.15, neumann_step=0.02)
     theirs = nested(LFedNest, SAME, 1, [1] * N, **LONG, outer_steps=3, eta_x=0.1, eta_y=0.15, neumann_step=0.02)
@@ -177,6 +181,7 @@ def test_T27_T40_with_several_outer_steps_fednest_freezes_the_indirect_part_and_
     close(end.y, QB.y_star(QB.x_star), 1e-8)
 
 
+@pytest.mark.slow
 def test_T28_the_control_variate_leaves_only_the_noise_of_the_anchor():
     quadratic = q.make_bilevel(sigma=0.5, p=q.WEIGHTS)
     solution = q.run(NOISY, FedNest(eta_y=0.3, products=0), quadratic, 1, local_steps=3, key=11)
@@ -205,6 +210,7 @@ def test_T29_the_series_of_the_code():
     counted(solution, products + 5, 3 * DX + (products + 4) * DY, 2 * DX + (products + 3) * DY)
 
 
+@pytest.mark.slow
 def test_fednest_sgd_makes_plain_local_steps():
     steps, eta = [1, 3, 2, 4], 0.15
     algorithm = FedNestSGD(inner=T, products=3, eta_x=0.1, eta_y=eta, neumann_step=0.3)
@@ -240,6 +246,7 @@ def test_lfednest_minimax_drifts_with_unlike_clients_only():
 # --- LFedNest --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_T43_lfednest_ends_at_a_zero_of_the_mean_of_local_hypergradients():
     rates = {"eta_x": 0.15, "eta_y": 0.4, "neumann_step": 0.5, **LONG}
     unequal = [1, 3, 2, 4]
@@ -297,6 +304,7 @@ def uniform(numbers):
     assert (np.abs(counts - share * total) < 4 * (share * (1 - share) * total) ** 0.5).all(), counts
 
 
+@pytest.mark.slow
 def test_T29_the_random_term_has_the_mean_of_the_series():
     algorithm = FedNestRandom(eta_x=SMALL, eta_y=0.0, neumann_step=STEP, products=TERMS)
     h, exchanges, up, down = sampled(algorithm, QB)
@@ -309,6 +317,7 @@ def test_T29_the_random_term_has_the_mean_of_the_series():
     np.testing.assert_array_equal(up, 8 * N * (2 * DX + (number + 3) * DY))
 
 
+@pytest.mark.slow
 def test_T54_aggitd_has_the_mean_of_the_series():
     h, exchanges, up, down = sampled(FBOAggITD(gamma_x=SMALL, eta_y=0.2, neumann_step=STEP, inner=TERMS), QB)
     late = 2 * TERMS - (up // (8 * N) - DX) // DY  # J
@@ -331,6 +340,7 @@ def staying(quadratic, power):
     return total
 
 
+@pytest.mark.slow
 def test_T53_T54_fedmbo_has_the_mean_of_the_series_and_its_variance_falls_with_the_participants():
     inner = 2
     algorithm = FedMBO(gamma_x=SMALL, gamma_y=0.0, neumann_step=STEP, inner=inner, products=TERMS)
@@ -371,6 +381,7 @@ def test_exact_itd_is_the_derivative_of_the_last_lower_iterate():
             grad_g=inner, grad_f=1, hvp=inner - 1, jvp=inner)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_aggitd_with_local_steps_is_gradient_descent_for_equal_clients():
     solution = q.run(BILEVEL, FBOAggITDSVRG(eta_y=0.3, inner=TERMS), SAME, 1, local_steps=3)
     close(solution.y, descend(SAME, X0, Y0, 0.1, 3 * TERMS))

@@ -41,6 +41,7 @@ def clients():
     return q.make_bilevel(p=q.WEIGHTS)
 
 
+@pytest.mark.slow
 def test_T18_local_bsgvr_with_one_client_is_fedbioacc_local(one_client):
     setting = {"batch_size": 2, "local_steps": 3}
     ours = q.run(GLOBAL, rk.LocalBSGVR(**RATES), one_client, ROUNDS, **setting).state
@@ -50,6 +51,7 @@ def test_T18_local_bsgvr_with_one_client_is_fedbioacc_local(one_client):
     )
 
 
+@pytest.mark.slow
 def test_local_bsgm_is_local_bsgvr_only_where_it_forgets_everything(one_client):
     setting = {"batch_size": 2, "local_steps": 3}
     delta = (3.0 + 1) ** (1 / 3)  # δ_1 = 1, and δ_s falls: so c_v δ_s² = 1 in the first step alone
@@ -60,6 +62,7 @@ def test_local_bsgm_is_local_bsgvr_only_where_it_forgets_everything(one_client):
     assert np.abs(one["x"] - other["x"]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_adafbio_without_adaptation_is_local_bsgvr(clients):
     setting = {"local_steps": 2, "participation": 3}
     plain = server(GLOBAL, rk.LocalBSGVR(**RATES), clients, **setting)
@@ -97,6 +100,7 @@ def test_T19_fedavg_is_the_y_of_fedbio_with_x_frozen(clients):
     same(averaged, frozen, ("x", "y"), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_T08_counters(clients):
     dx, dy, n = q.DX, q.DY, q.N
     expected = (

@@ -14,6 +14,7 @@ from tests.algorithms.test_transcriptions import CLIENTS, GDA, RANDOM_STEPS, P, 
 from tests.helpers import quadratics as q
 from tests.helpers import small_problems as small
 from tests.helpers import transcriptions as paper
+from tests.helpers.marks import slow
 
 MINIMAX = rk.Minimax(q.objective)
 QM = q.make_minimax(sizes=3, scatter=0.5, p=q.WEIGHTS)  # batches of 2 out of 3 examples
@@ -60,7 +61,7 @@ SETS = {"project_x": box, "project_y": simplex}
 CODA = {"eta": 0.12, "weight_decay": 0.03, "gamma": 1.3}
 
 
-@pytest.mark.parametrize("in_sets", [False, True], ids=["free, 3 of 6", "box and simplex, random participants"])
+@pytest.mark.parametrize("in_sets", [False, slow(True)], ids=["free, 3 of 6", "box and simplex, random participants"])
 def test_codasca_is_its_transcription_and_c_the_mean_of_what_clients_keep(minimax, in_sets):
     problem = constrained(minimax) if in_sets else minimax
     taking, hyper = (rk.Bernoulli(0.5), SETS) if in_sets else (3, {})
@@ -139,6 +140,7 @@ class WithoutVariates(SAGDA):
         return rk.Reply(jax.tree.map(jnp.zeros_like, up), carry={**carry, "own": jax.tree.map(jnp.zeros_like, down)})
 
 
+@pytest.mark.slow
 def test_T31_T33_members_that_are_local_sgda():
     plain = final(LocalSGDA(**GDA))
     same(final(FSGDA(**GDA)), plain)
@@ -155,6 +157,7 @@ def test_T31_snapshots_with_and_without_steps_of_the_server():
     same(final(FedSGDAPlus(**GDA, **server), local_steps=1), final(FSGDA(**GDA, **server), local_steps=1))
 
 
+@pytest.mark.slow
 def test_T32_T34_estimates_that_forget_are_local_sgda():
     alone = QM.reweighted(ONE)
     forgets = MomentumLocalSGDA(**GDA, beta_x=1.0, beta_y=1.0)
@@ -165,6 +168,7 @@ def test_T32_T34_estimates_that_forget_are_local_sgda():
     differ(final(MomentumLocalSGDA(**GDA, beta_x=0.9, beta_y=0.9), alone), final(LocalSGDA(**GDA), alone))
 
 
+@pytest.mark.slow
 def test_T33_codasca_without_effect_of_its_control_variates_is_coda_plus():
     rates = {"eta": 0.1, "prox": 2.0, "weight_decay": 0.05}
     same(final(CODASCA(**rates), rounds=1), final(CODAPlus(**rates), rounds=1))  # all are 0

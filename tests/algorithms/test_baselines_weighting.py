@@ -18,6 +18,7 @@ from rookery.problem.sets import WholeSpace
 from tests.helpers import quadratics as q
 from tests.helpers import small_problems as small
 from tests.helpers.draws import Draws
+from tests.helpers.marks import quick_ones
 from tests.helpers.transcriptions import at, simplex
 
 N, D = 4, 3
@@ -200,6 +201,7 @@ def smooth():
     return problem, rk.ClientWeighting(small.weighting_loss), clients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOXES)
 def test_same_iterates_as_the_specification_with_partial_activity_and_batches(smooth, name):
     numpy_problem, problem, clients = smooth
@@ -261,6 +263,7 @@ def series_gradient(toy, x, step, terms):
     return toy.grads(w) @ dual
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FedNest-CW", "SUSTAIN-CW", "RFHO-CW"])
 def test_T47_the_bias_at_w_star_is_that_of_the_series_and_falls_with_K(name):
     x = np.array([0.1, 0.4, 0.3, 0.2])
@@ -324,6 +327,7 @@ def over_subsets(value, probability=0.3):
     return np.tensordot(chance / chance.sum(), np.stack([value(A) for A in SUBSETS]), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*LEARNERS, "AFL"])
 def test_T05_every_entry_of_g_x_is_unbiased(name):
     """All steps on w before the slopes are (as good as) none, so that each g_x is linear in the active set."""
@@ -343,6 +347,7 @@ def test_T05_every_entry_of_g_x_is_unbiased(name):
         assert (g_x[[i for i in range(N) if i not in A]] == 0).all()
 
 
+@pytest.mark.slow
 def test_T05_the_step_on_the_model_is_unbiased():
     x, w = np.array([0.1, 0.4, 0.3, 0.2]), np.array([0.5, -0.4, 0.8])
     mean = over_subsets(lambda A: np.asarray(one_round(FixedWeights(eta_w=0.1), TOY, x, w, A)[1].y))
@@ -387,7 +392,7 @@ def check_costs(name, solution, K, d, n, rounds, size=8):
     assert last["server_grad_f"] == rounds * own
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", quick_ones(RUNS, {"SUSTAIN-CW", "RFHO-CW"}))
 def test_T47_T48_T09_T08_whole_runs(name):
     algorithm = RUNS[name]
     ended = q.run(SIMPLEX, algorithm, TOY, 8000, EQUAL, np.zeros(D))

@@ -14,6 +14,9 @@ import rookery as rk
 from rookery.algorithms.steps import storm
 from tests.helpers import quadratics as q
 from tests.helpers.draws import Draws
+from tests.helpers.marks import slow
+
+pytestmark = pytest.mark.optimized
 
 BILEVEL = rk.Bilevel(q.upper, q.lower)
 LOCAL = rk.Bilevel(q.upper, q.lower, lower_level="local")
@@ -52,7 +55,7 @@ def differ(ours, theirs, names="xy", at_least=1e-4):
 # --- one local step --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [rk.MeFBO, rk.SimFBO, rk.ShroFBO, rk.ASFBO, rk.LAASFBO])
+@pytest.mark.parametrize("kind", [rk.MeFBO, rk.SimFBO, rk.ShroFBO, rk.ASFBO, slow(rk.LAASFBO)])
 def test_T11_with_one_local_step_client_steps_have_no_effect(kind):
     names = ("eta_x", "eta_y", "eta_theta" if kind is rk.MeFBO else "eta_z")
     small, large = (final(BILEVEL, kind(**dict.fromkeys(names, eta)), QB, **BATCH) for eta in (0.0, 3.0))
@@ -60,6 +63,7 @@ def test_T11_with_one_local_step_client_steps_have_no_effect(kind):
     differ(small, {"x": X0, "y": Y0})  # it did move
 
 
+@pytest.mark.slow
 def test_T24_T26_with_one_local_step_asfbo_is_shrofbo_at_the_adaptive_rate():
     gamma, clips, epsilon, decay = 0.05, {"x": (0.01, 0.02), "y": (0.03, 0.3), "z": (0.06, 0.2)}, 0.01, 0.7
     rates = {f"gamma_{v}": gamma for v in "xyz"} | {f"clip_{v}": clip for v, clip in clips.items()}
@@ -112,6 +116,7 @@ def test_T15_fedbio_equals_simfbo_with_server_steps_equal_to_client_steps():
         differ(fedbio, final(BILEVEL, rk.SimFBO(**ETA, **GAMMA), quadratic, **setting))
 
 
+@pytest.mark.slow
 def test_T12_T25_asfbo_with_beta_one_and_constant_rates_is_shrofbo_and_simfbo():
     new, old, d = ({"x": np.random.default_rng(seed).standard_normal(3)} for seed in range(3))
     np.testing.assert_array_equal(storm(new, old, d, {"x": 1.0})["x"], new["x"])
@@ -161,6 +166,7 @@ FORGET = {"c_x": 4.0, "c_y": 4.0, "c_z": 4.0}  # c δ² = 1
 ALL_ON_ONE = QB.reweighted(ONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 def test_T13_fedbioacc_that_forgets_is_fedbio_for_one_local_step_or_one_client(steps):
     setting = {"local_steps": steps, **BATCH}
@@ -183,7 +189,7 @@ def test_T14_fedbio_with_one_client_is_soba():
     same(final(BILEVEL, rk.FedBiO(**ETA), alone, local_steps=3), {"x": x, "y": y, "z": -v})
 
 
-@pytest.mark.parametrize("rho", ["all", "active"])
+@pytest.mark.parametrize("rho", [slow("all"), "active"])
 def test_T21_T22_unequal_local_work(rho):
     setting = {"participation": 2, **BATCH}
     weights = np.ones(4) if rho == "active" else q.WEIGHTS
@@ -209,6 +215,7 @@ def test_T21_T22_unequal_local_work(rho):
          {v: start[v] - GAMMA["gamma_" + v] * (w * tau[active]) @ d[v] for v in "xyz"})  # fmt: skip
 
 
+@pytest.mark.slow
 def test_T23_asfbo_coefficients():
     """Where the directions are noise alone, what the server gets is Σ a^k ξ_k: DY equations for the τ = DY numbers a^k."""
     tau = q.DY
@@ -276,6 +283,7 @@ HALF_NEUMANN = {**NEUMANN, "eta_x": 0.05, "eta_y": 0.075}
 SOME = {**NEUMANN, **CONSTANT, "first_batch": 1, "products": 3}
 
 
+@pytest.mark.slow
 def test_T16_T17_local_variants_with_one_local_step():
     plain = kept(rk.FedBiOLocal(**HALF_NEUMANN, products=3), QB, **BATCH)
     same(plain, kept(rk.FedBiOAccLocal(**SOME, c_x=4.0, c_y=4.0), QB, **BATCH))
@@ -285,6 +293,7 @@ def test_T16_T17_local_variants_with_one_local_step():
     differ(acc, plain)
 
 
+@pytest.mark.slow
 def test_T17_local_variants_with_several_local_steps_agree_for_one_client_only():
     for quadratic in (EXACT, EXACT.reweighted(ONE)):
         plain = kept(rk.FedBiOLocal(**HALF_NEUMANN, products=3), quadratic, local_steps=3)

@@ -9,6 +9,9 @@ import pytest
 
 import rookery as rk
 from tests.helpers import quadratics as q
+from tests.helpers.marks import quick_ones, slow
+
+pytestmark = pytest.mark.optimized
 
 BILEVEL = rk.Bilevel(q.upper, q.lower)
 LOCAL = rk.Bilevel(q.upper, q.lower, lower_level="local")
@@ -57,7 +60,7 @@ FAMILY = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", quick_ones(FAMILY, {"FedBiO", "SimFBO", "ASFBO"}))
 def test_T40_T42_exact_with_one_local_step_or_equal_clients_else_biased_in_the_client_step(name):
     make = FAMILY[name]
     assert bias(QB, np.zeros(q.DX)) > 0.1
@@ -69,6 +72,7 @@ def test_T40_T42_exact_with_one_local_step_or_equal_clients_else_biased_in_the_c
     halved([bias(QB, end(make(eta), QB, 3000, 3).x) for eta in (0.02, 0.01, 0.005)])
 
 
+@pytest.mark.slow
 def test_T40_T42_fedbioacc_is_exact_without_forgetting_else_biased_in_c():
     def ends(c, steps, quadratic=QB):
         algorithm = rk.FedBiOAcc(**all_steps(0.1), **CONSTANT, c_x=c, c_y=c, c_z=c)
@@ -83,6 +87,7 @@ def test_T40_T42_fedbioacc_is_exact_without_forgetting_else_biased_in_c():
     assert (np.diff(errors) > 0).all()
 
 
+@pytest.mark.slow
 def test_T44_unequal_local_work_moves_simfbo_but_not_the_normalised():
     tau = np.array([1, 4, 2, 3])
     steps = q.taus(*tau)
@@ -139,6 +144,7 @@ def test_T45_mefbo_ends_where_its_fixed_point_equations_say():
     assert growing[0] > 1.5 * growing[1] > 2.25 * growing[2]  # 10^0.24 = 1.74 each
 
 
+@pytest.mark.slow
 def test_T42_T45_mefbo_with_several_local_steps():
     measure = residual(BILEVEL, QB)
     ends = [end(mefbo(5.0, eta), QB, 3000, 3) for eta in (0.02, 0.01, 0.005)]
@@ -234,8 +240,10 @@ def test_mefbo_solves_a_nonconvex_lower_level(split):
 # --- bilevel, a lower level of each client's own ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("products", [2, 80])
-@pytest.mark.parametrize("kind", [rk.FedBiOLocal, rk.FedBiOAccLocal])
+@pytest.mark.parametrize(
+    ("kind", "products"),
+    [(rk.FedBiOLocal, 2), (rk.FedBiOLocal, 80), (rk.FedBiOAccLocal, 2), slow(rk.FedBiOAccLocal, 80)],
+)
 def test_T46_local_lower_levels_end_at_the_zero_of_the_series_hypergradient(kind, products):
     rates = {"eta_x": 0.3, "eta_y": 0.6, **CONSTANT} if kind is rk.FedBiOAccLocal else {"eta_x": 0.15, "eta_y": 0.3}
     solution = end(kind(**rates, neumann_step=0.3, products=products), QB, 800, problem=LOCAL)
@@ -300,7 +308,7 @@ def fair(same):
     return rk.Clients(data, weights=q.WEIGHTS), y
 
 
-@pytest.mark.parametrize("kind", [rk.FedSGDAPlus, rk.FedSGDAM])
+@pytest.mark.parametrize("kind", [rk.FedSGDAPlus, slow(rk.FedSGDAM)])
 def test_minimax_over_the_simplex_ends_at_the_equaliser(kind):
     problem = rk.Minimax(classes, y_set=rk.Simplex())
     more = {"gamma_x": 1.2, "gamma_y": 0.8} if kind is rk.FedSGDAPlus else {"alpha": 0.7, "beta": 0.6}
@@ -330,7 +338,7 @@ def feasible(x, y):
     return {"least": x.min(), "total": x.sum()}
 
 
-@pytest.mark.parametrize("inner", [1, 5, 10])
+@pytest.mark.parametrize("inner", [1, slow(5), slow(10)])
 def test_T47_primal_dual_ends_at_the_stationary_weights_for_every_K_and_penalty(inner):
     toy, start = q.make_weighting(2), np.full(4, 0.25)
     rates = {"eta_x": 0.1, "eta_w": 0.02, "eta_lambda": 0.05}

@@ -115,6 +115,10 @@ def case(name):
     return pytest.param(name, marks=marks)
 
 
+def test_the_tables_name_algorithms():
+    assert set(rk.registry) >= QUICK | NO_LOCAL_STEPS | set(EXEMPT)
+
+
 @pytest.mark.parametrize("name", [case(name) for name in rk.registry])
 def test_no_client_evaluates_a_loss_outside_the_sets(name):
     kind = rk.registry[name]

@@ -40,6 +40,7 @@ def check_storm(error, xi, weight):
     assert unshared > expected  # what another batch at the old point would add
 
 
+@pytest.mark.slow
 def test_T50_fedbioacc_noise_recursion():
     quadratic, rounds, weight = uncoupled(q.make_bilevel(n=1, sigma=1.0)), 60, 0.3
 
@@ -61,6 +62,7 @@ def test_T50_fedbioacc_noise_recursion():
     check_storm(errors(4 * weight), xi, weight)
 
 
+@pytest.mark.slow
 def test_T50_fedsgda_m_noise_recursion():
     quadratic, rounds = q.make_minimax(n=1, sigma=1.0), 60
 
@@ -118,6 +120,7 @@ def test_T52_noise_of_the_lower_gradient_cancels_in_mefbos_x_direction():
     np.testing.assert_allclose(noisy["theta"] - clean["theta"], -0.3 * xi, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_T53_variance_of_the_aggregate_falls_like_one_over_P():
     quadratic, lanes = uncoupled(q.make_bilevel(same=True, sigma=1.0)), 200
     participants = [[2], [1, 3], [0, 1, 2], [0, 1, 2, 3]]
@@ -387,6 +390,7 @@ def regularised(w, batch):
     return cross_entropy(w, batch).mean() + 0.01 * squares(w)
 
 
+@pytest.mark.slow
 def test_T57_client_weights_leave_noise_out_and_follow_the_number_of_labels():
     rng, classes = np.random.default_rng(1), 10
     groups = (range(5), range(5, 8), range(8, 10))

@@ -8,6 +8,9 @@ import rookery as rk
 from tests.helpers import small_problems as small
 from tests.helpers import transcriptions as paper
 from tests.helpers.draws import Draws
+from tests.helpers.marks import slow
+
+pytestmark = [pytest.mark.first, pytest.mark.optimized, pytest.mark.transcription]
 
 ROUNDS, CLIENTS = 20, 6
 P = np.array([0.1, 0.25, 0.15, 0.2, 0.05, 0.25])
@@ -76,7 +79,7 @@ def power(t):
     return 0.3 * (t + 1) ** -0.5
 
 
-@pytest.mark.parametrize("steps", [1, RANDOM_STEPS], ids=["one step", "unequal steps"])
+@pytest.mark.parametrize("steps", [slow(1), RANDOM_STEPS], ids=["one step", "unequal steps"])
 def test_mefbo(bilevel, steps):
     rates = {"eta_x": 0.05, "eta_y": 0.1, "eta_theta": 0.07, "gamma_y": 0.2, "gamma_theta": 0.25, "nu": 1.5}
     compare(bilevel, rk.MeFBO(**rates, gamma_x=POWER, c=rk.Power(2.0, 0.1)), paper.mefbo,
@@ -95,8 +98,11 @@ def test_mefbo_constrained(bilevel):
 BIO = {"eta_x": 0.1, "eta_y": 0.12, "eta_z": 0.08}
 
 
-@pytest.mark.parametrize("tie", [False, True], ids=["five batches", "tied"])
-@pytest.mark.parametrize("radius", [INF, 0.05], ids=["no ball", "ball"])
+@pytest.mark.parametrize(
+    ("radius", "tie"),
+    [(INF, False), slow(INF, True), (0.05, False), (0.05, True)],
+    ids=["no ball-five batches", "no ball-tied", "ball-five batches", "ball-tied"],
+)
 def test_fedbio(bilevel, tie, radius):
     compare(bilevel, rk.FedBiO(**BIO, radius=radius, tie_batches=tie), paper.fedbio,
             {**BIO, "r": radius, "tie_batches": tie}, local_steps=RANDOM_STEPS)  # fmt: skip
@@ -105,8 +111,11 @@ def test_fedbio(bilevel, tie, radius):
 ACC = {**BIO, "delta": 1.2, "c_x": 0.5, "c_y": 0.6, "c_z": 0.7}
 
 
-@pytest.mark.parametrize(("steps", "first"), [(1, 2), (3, None)])
-@pytest.mark.parametrize("radius", [INF, 0.05], ids=["no ball", "ball"])
+@pytest.mark.parametrize(
+    ("radius", "steps", "first"),
+    [slow(INF, 1, 2), (INF, 3, None), slow(0.05, 1, 2), slow(0.05, 3, None)],
+    ids=["no ball-1-2", "no ball-3-None", "ball-1-2", "ball-3-None"],
+)
 def test_fedbioacc(bilevel, steps, first, radius):
     compare(bilevel, rk.FedBiOAcc(**ACC, offset=4.0, first_batch=first, radius=radius), paper.fedbioacc,
             {**ACC, "u": 4.0, "first_batch": first or steps, "r": radius}, local_steps=steps)  # fmt: skip
@@ -117,14 +126,14 @@ def local_lower(bilevel):
     return numpy_problem, rk.Bilevel(small.upper, small.lower, lower_level="local"), clients
 
 
-@pytest.mark.parametrize("steps", [1, RANDOM_STEPS], ids=["one step", "unequal steps"])
+@pytest.mark.parametrize("steps", [slow(1), RANDOM_STEPS], ids=["one step", "unequal steps"])
 def test_fedbio_local(bilevel, steps):
     compare(local_lower(bilevel), rk.FedBiOLocal(eta_x=0.1, eta_y=0.12, neumann_step=0.2, products=4), paper.fedbio_local,
             {"eta_x": 0.1, "eta_y": 0.12, "tau": 0.2, "Q": 4}, names={"x": "x"}, kept={"y": "y"},
             local_steps=steps)  # fmt: skip
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_fedbioacc_local(bilevel, steps):
     rates = {"eta_x": 0.1, "eta_y": 0.12, "delta": 1.2, "c_x": 0.5, "c_y": 0.6}
     compare(local_lower(bilevel), rk.FedBiOAccLocal(**rates, offset=4.0, neumann_step=0.2, products=4, first_batch=2),
@@ -140,13 +149,14 @@ def test_simfbo(bilevel, radius):
     compare(bilevel, rk.SimFBO(**SIM, radius=radius), paper.simfbo, {**SIM, "r": radius}, local_steps=RANDOM_STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", ["all", "active", 2.0])
 def test_shrofbo(bilevel, rho):
     compare(bilevel, rk.ShroFBO(**SIM, rho=rho), paper.shrofbo, {**SIM, "rho": rho}, local_steps=RANDOM_STEPS)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(rk.ASFBO, paper.asfbo), (rk.LAASFBO, paper.la_asfbo)])
-@pytest.mark.parametrize("rho", ["all", "active"])
+@pytest.mark.parametrize("rho", [slow("all"), "active"])
 def test_asfbo(bilevel, ours, theirs, rho):
     rates = {**SIM, **CLIPS, "beta": 0.4, "rho": rho}
     compare(bilevel, ours(**rates, decay=0.7, epsilon=0.01), theirs, {**rates, "varrho": 0.7, "eps": 0.01},
@@ -203,7 +213,7 @@ def test_local_steps_stay_in_the_sets_with_own_lower_levels(bilevel, accelerated
 GDA = {"eta_x": 0.1, "eta_y": 0.15}
 
 
-@pytest.mark.parametrize("snapshot", [1, 3])
+@pytest.mark.parametrize("snapshot", [slow(1), 3])
 def test_local_sgda_plus(minimax, snapshot):
     compare(minimax, rk.LocalSGDAPlus(**GDA, snapshot=snapshot), paper.local_sgda_plus, {**GDA, "S": snapshot},
             names={"x": "x", "y": "y", "snapshot": "x_tilde"}, local_steps=RANDOM_STEPS)  # fmt: skip
@@ -214,7 +224,7 @@ def constrained(minimax):
     return numpy_problem, rk.Minimax(small.objective, x_set=rk.Box(-0.2, 0.4), y_set=rk.Simplex()), clients
 
 
-@pytest.mark.parametrize("in_sets", [False, True], ids=["free", "box and simplex"])
+@pytest.mark.parametrize("in_sets", [slow(False), True], ids=["free", "box and simplex"])
 def test_fedsgda_plus(minimax, in_sets):
     hyper = {**GDA, "gamma_x": 1.4, "gamma_y": 0.8}
     sets = {"project_x": box, "project_y": simplex} if in_sets else {}
@@ -224,7 +234,7 @@ def test_fedsgda_plus(minimax, in_sets):
 
 
 @pytest.mark.parametrize("in_sets", [False, True], ids=["free", "box and simplex"])
-@pytest.mark.parametrize("steps", [1, RANDOM_STEPS], ids=["one step", "unequal steps"])
+@pytest.mark.parametrize("steps", [slow(1), RANDOM_STEPS], ids=["one step", "unequal steps"])
 def test_fedsgda_m(minimax, in_sets, steps):
     hyper = {**GDA, "alpha": 0.4, "beta": 0.7, "first_batch": 2}
     sets = {"project_x": box, "project_y": simplex} if in_sets else {}
@@ -233,7 +243,7 @@ def test_fedsgda_m(minimax, in_sets, steps):
 
 
 @pytest.mark.parametrize("inner", [1, 3])
-@pytest.mark.parametrize("radius", [INF, 0.02], ids=["no ball", "ball"])
+@pytest.mark.parametrize("radius", [slow(INF), 0.02], ids=["no ball", "ball"])
 def test_primal_dual(weighting, inner, radius):
     rates = {"eta_x": 0.02, "eta_w": 0.1, "eta_lambda": 0.15}
     compare(weighting, rk.PrimalDual(**rates, penalty=1.3, inner=inner, radius=radius), paper.primal_dual,

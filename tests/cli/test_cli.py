@@ -21,6 +21,8 @@ from rookery.experiment.sweep import Trial, at_edges, best, grid, random_rates
 from rookery.stopping import Interrupted
 from rookery.tasks import RECIPES
 
+pytestmark = pytest.mark.first
+
 SMALL = ["--rounds", "4", "--clients", "10", "--participants", "4", "--batch-size", "8", "--set",
          "hidden=4"]  # fmt: skip
 HYPER = ["hyper-representation", *SMALL]
@@ -37,6 +39,7 @@ def somewhere_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_list():
     assert all(name in rookery("list").output for name in rk.registry)
     assert all(name in rookery("list", "tasks").output for name in RECIPES)
@@ -188,12 +191,14 @@ def test_run_report_and_run_again(tmp_path):
     assert (tmp_path / "page" / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_runs_get_folders_of_their_own(tmp_path):
     task = ["hyper-representation", "--algorithm", "FedAvg", *SMALL]
     for number in (1, 2):
         assert f"runs/hyper-representation-FedAvg-{number}" in rookery("run", *task).output
 
 
+@pytest.mark.slow
 def test_compare(tmp_path):
     arguments = ["compare", *HYPER, "--algorithms", "FedBiO, FedAvg", "--seeds", 2, "--out", "both"]
     output = rookery(*arguments).output
@@ -204,6 +209,7 @@ def test_compare(tmp_path):
     assert set(again) == {"FedBiO", "FedAvg"}
 
 
+@pytest.mark.slow
 def test_sweep(tmp_path):
     task = ["hyper-representation", *SMALL, "--algorithm", "FedBiO", "--seeds", 2, "--lanes", 4]
     grids = ["--grid", "eta_x=0.1,0.2", "--grid", "eta_y=0.1,1e30"]
@@ -221,6 +227,7 @@ def test_sweep(tmp_path):
     assert "every configuration diverged" in rookery("sweep", *task, "--grid", "eta_y=1e30,1e31", code=2).stderr
 
 
+@pytest.mark.slow
 def test_sweeps_draw_log_uniformly_and_choose_by_the_mean():
     drawn = np.array([each["a"] for each in random_rates({"a": (1e-3, 1e3)}, 2000, 0)])
     assert abs(np.median(np.log10(drawn))) < 0.2
@@ -256,6 +263,7 @@ def test_a_sweep_says_when_the_best_is_at_an_edge_and_shows_no_deviation_of_one_
     assert json.loads(rookery("sweep", *task, "--out", "s", "--json").stdout)["at_edge"] == {"eta_x": "largest"}
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_so():
     result = rookery("run", *HYPER, "--algorithm", "FedBiO", "--set", "eta_y=1e30", "--set", "eta_x=1e30", code=1)
     assert "Diverged: lane 0:" in result.stderr

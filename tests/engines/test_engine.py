@@ -28,10 +28,10 @@ from rookery.problem.measures import objectives
 from rookery.problem.oracles import Objective, on_whole_set
 from rookery.problem.problems import Flat
 from rookery.solving.prepare import prepare, single
-from tests.algorithms.test_contract import every_algorithm
 from tests.helpers import small_problems as small
 from tests.helpers import transcriptions as paper
 from tests.helpers.draws import Draws
+from tests.helpers.marks import ONE_OF_EACH_KIND, quick_ones, slow
 
 X0, Y0 = jnp.linspace(-0.5, 0.5, small.DX), jnp.linspace(0.3, -0.3, small.DY)
 TRACED: Counter = Counter()
@@ -93,6 +93,7 @@ def run_many(world, rates=(RATES,), x0=X0, y0=Y0, clients=None, **setting):
     return rk.solve_many(world[0], algorithms, clients, x0, y0, **{**SETTING, **setting})
 
 
+@pytest.mark.optimized
 def test_T01_same_key_same_trajectory(world):
     first = run(world)
     same(run(world), first)
@@ -102,12 +103,14 @@ def test_T01_same_key_same_trajectory(world):
     same(with_key, first)
 
 
+@pytest.mark.optimized
 def test_T01_a_round_twice_from_a_saved_state(world):
     saved = run(world, rounds=3).state
     same(run(world, rounds=1, start=saved), run(world, rounds=1, start=saved))
     assert saved.round == 3  # it is not used up
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("every", [1, 2, 4, 100])
 def test_the_evaluation_period_changes_no_iterate(world, every):
     def metrics(x, y):
@@ -120,6 +123,7 @@ def test_the_evaluation_period_changes_no_iterate(world, every):
     np.testing.assert_allclose(solution.history["norm"][-1], np.vdot(solution.x, solution.x))
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("part", ["solution", "state"])
 def test_a_continued_run_is_the_uninterrupted_one(world, part):
     whole = run(world, every=2)
@@ -161,6 +165,7 @@ class Slots(rk.Algorithm):
         )
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(("at_once", "slots"), [(1, 3), (2, 4), (100, 3)])
 def test_clients_at_a_time_fill_up_the_last_group_only(world, at_once, slots):
     solution = rk.solve(world[0], Slots(), world[1], X0, Y0, rounds=1, participation=3, batch_size=2, evaluate=nothing,
@@ -186,6 +191,7 @@ def test_T02_the_order_of_uploads_does_not_matter():
             np.testing.assert_allclose(permuted[name], expected[name], rtol=1e-12)
 
 
+@pytest.mark.optimized
 def test_replay_repeats_a_recorded_run(world):
     draws = Draws(world[1], key=5, participation=2)
     trace = [list(draws.participants(t)) for t in range(6)]
@@ -213,6 +219,7 @@ class TwoDraws(rk.Algorithm):
         return (rk.Exchange(only("x", "y"), client, server), rk.Exchange(only("x", "y"), client, server, draw="fresh"))
 
 
+@pytest.mark.optimized
 def test_replay_repeats_unequal_draws_of_a_round(world):
     def go(participation):
         return rk.solve(world[0], TwoDraws(), world[1], X0, Y0, rounds=6, evaluate=nothing, key=5, every=6,
@@ -225,6 +232,7 @@ def test_replay_repeats_unequal_draws_of_a_round(world):
     assert np.abs(go(rk.Replay([each[::-1] for each in trace])).y - go(rk.Bernoulli(0.5)).y).max() > 1e-3
 
 
+@pytest.mark.optimized
 def test_replay_of_ragged_draws():
     replay = rk.Replay([[[0, 1], [2]], [3], [np.array([4, 2, 0]), [1]]])
     drawn = [[replay.draw(None, 5, t, number) for number in (0, 1, 2)] for t in range(4)]
@@ -244,6 +252,7 @@ def test_schedules_take_whole_numbers():
 OTHER = {"eta_x": 0.03, "eta_y": 0.2, "eta_z": 0.02}
 
 
+@pytest.mark.optimized
 def test_a_lane_of_seeds_rates_and_starts_is_the_single_run(world):
     starts = [(X0, Y0), (X0 + 1, Y0), (-X0, 2 * Y0)]
     cases = [(RATES, 5, *starts[0]), (OTHER, 5, *starts[1]), (RATES, 9, *starts[2])]
@@ -261,6 +270,7 @@ def test_a_lane_of_seeds_rates_and_starts_is_the_single_run(world):
     same(run_many(world, **batch, rounds=4, start=half), many)  # a batch can be continued as well
 
 
+@pytest.mark.optimized
 def test_a_lane_of_splits_is_the_single_run(world):
     _, _, splits = world
     order = [2, 0, 3, 1]  # the same data and sizes in another hand
@@ -272,6 +282,7 @@ def test_a_lane_of_splits_is_the_single_run(world):
     assert np.abs(many.x[0] - many.x[1]).max() > 1e-3
 
 
+@pytest.mark.optimized
 def test_a_grid_of_rates_compiles_once(world):
     """The loss is traced as often for new rates, rounds and periods as for those whose program is there."""
 
@@ -289,6 +300,7 @@ def test_a_grid_of_rates_compiles_once(world):
     assert traced(run, rates=OTHER, local_steps=1, rounds=1) > warm[0]  # the count does see a compilation
 
 
+@pytest.mark.slow
 def test_a_diverged_lane_is_frozen_and_the_others_go_on(world):
     wild = {**RATES, "eta_y": 1e120}
     many = run_many(world, [RATES, wild, OTHER], keys=[5, 5, 5], every=1, evaluate=lambda x, y: {"y": jnp.vdot(y, y)})
@@ -355,6 +367,7 @@ def test_divergence_of_a_client_is_reported(world):
     assert partial.history["round"][0] == 0
 
 
+@pytest.mark.slow
 def test_a_diverged_lane_costs_nothing_until_somebody_asks(world, monkeypatch):
     repeated = []
 
@@ -673,7 +686,7 @@ def test_every_algorithm_has_a_line_in_the_table_of_rates():
     assert {name for name, _ in TIED} <= set(FROZEN)
 
 
-@pytest.mark.parametrize("name", every_algorithm())
+@pytest.mark.parametrize("name", quick_ones(rk.registry, {"MeFBO", "ASFBO", "PrimalDual"}))
 def test_T03_T09_T10(name):
     """In one test, for they share two programs: three clients, and one."""
     exact = Exact(name)
@@ -840,6 +853,7 @@ def test_draws_do_not_depend_on_the_precision():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.optimized
 def test_float32_and_float64_runs_see_the_same_batches(world):
     clients = world[1]
     single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, clients)
@@ -850,7 +864,8 @@ def test_float32_and_float64_runs_see_the_same_batches(world):
     assert np.abs(run(world, key=6).x - theirs.x).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", every_algorithm())
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", quick_ones(rk.registry, ONE_OF_EACH_KIND))
 def test_a_float32_run_stays_float32_beside_float64_ones(name):
     """Traced, not run: the loop over rounds refuses a state that changes its dtype."""
     exact = Exact(name)
@@ -1063,7 +1078,7 @@ def test_the_output_of_an_algorithm_may_use_its_rates(world):
     np.testing.assert_allclose(many.x / many.state.server["x"], [[2.0] * small.DX, [3.0] * small.DX], rtol=1e-12)
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", [slow(False), True])
 def test_any_number_of_lanes_is_dealt_out_to_threads(world, monkeypatch, large):
     """Three lanes do not share out evenly, and those of a large problem go one by one: each is the run by itself."""
     if large:
@@ -1076,7 +1091,7 @@ def test_any_number_of_lanes_is_dealt_out_to_threads(world, monkeypatch, large):
             np.testing.assert_allclose(many.y[lane], alone.y, rtol=1e-12)
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.parametrize("at_once", [slow(1), 2])
 def test_idle_clients_change_nothing_in_groups(world, at_once):
     together = run(world, participation=rk.Bernoulli(0.4))
     groups = run(world, participation=rk.Bernoulli(0.4), engine=rk.Simulator(at_once))

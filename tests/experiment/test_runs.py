@@ -36,6 +36,9 @@ from rookery.experiment.settings import (
 from rookery.solving.history import History
 from rookery.solving.loop import make_rounds
 from rookery.stopping import Interrupted, heard
+from tests.helpers.marks import slow
+
+pytestmark = pytest.mark.first
 
 SMALL = {"task": "hyper-representation", "algorithm": "FedBiO", "rounds": 12, "every": 3, "seeds": 2, "clients": 10,
          "participants": 4, "batch_size": 8}  # fmt: skip
@@ -212,7 +215,7 @@ def test_an_existing_run_is_not_overwritten(whole):
         start_run(settings(), whole)
 
 
-@pytest.mark.parametrize("at", [3, 9])
+@pytest.mark.parametrize("at", [slow(3), 9])
 def test_an_interrupted_run_ends_with_the_same_iterates(whole, tmp_path, at):
     with pytest.raises(Stop):
         start_run(settings(), tmp_path / "run", checkpoint_seconds=0, watch=stop_after(at))
@@ -373,7 +376,7 @@ def test_what_a_killed_process_left_half_written_is_removed(unfinished):
         assert not list(unfinished.rglob("*.part"))
 
 
-@pytest.mark.parametrize("damage", ["truncated", "tampered", "no manifest text", "arrays gone"])
+@pytest.mark.parametrize("damage", ["truncated", "tampered", slow("no manifest text"), slow("arrays gone")])
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(whole, unfinished, damage, capsys):
     folder = unfinished
     newest = folder / "checkpoints" / "round-00000009.safetensors"
@@ -416,6 +419,7 @@ def test_what_is_not_a_run_is_named(tmp_path):
         read_run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_diverged_seed_is_kept_and_told(tmp_path):
     made = resolve(SMALL, TASK, {"eta_x": 1e30, "eta_y": 1e30})
     solution = start_run(made, tmp_path / "run")

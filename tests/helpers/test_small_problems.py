@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 
 from tests.helpers import small_problems as sp
+from tests.helpers.marks import slow
+
+pytestmark = pytest.mark.optimized
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def points(seed, *sizes):
     return [1.5 * rng.standard_normal(size) for size in sizes]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [slow(0), slow(1), 2])
 def test_bilevel(seed):
     problem, splits = sp.make_bilevel(4, seed)
     f, g = batch(splits["upper"][0]), batch(splits["lower"][0])

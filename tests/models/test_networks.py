@@ -8,6 +8,7 @@ import pytest
 
 from rookery.models.layers import Conv, Dense, max_pool
 from rookery.models.networks import CifarCNN, ConvNet, FashionCNN, LeNet5, cnn, pooled, xavier
+from tests.helpers.marks import slow
 
 # Convolutions size² · inputs · outputs + outputs, dense layers inputs · outputs + outputs.
 COUNTS = [
@@ -88,7 +89,8 @@ def test_gradient_of_a_convolution():
 
 
 @pytest.mark.parametrize(
-    ("shape", "size", "padding"), [((8, 8, 1), 5, 2), ((14, 14, 2), 5, 0), ((7, 9, 3), 3, 0), ((6, 7, 2), 3, 1)]
+    ("shape", "size", "padding"),
+    [slow((8, 8, 1), 5, 2), slow((14, 14, 2), 5, 0), slow((7, 9, 3), 3, 0), ((6, 7, 2), 3, 1)],
 )
 def test_pooled_convolution_and_its_gradient(shape, size, padding):
     """Odd sizes too, where pooling drops the last row or column."""

@@ -12,6 +12,8 @@ import rookery as rk
 from rookery.problem.solvers import conjugate_gradients, newton, projected_descent
 from tests.helpers import quadratics as q
 
+pytestmark = pytest.mark.optimized
+
 BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 

@@ -47,6 +47,7 @@ def test_every_experiment_in_tiny(name, tmp_path):
     assert len(rows(which, tmp_path, "tiny")) == len(first)
 
 
+@pytest.mark.slow
 def test_the_command_computes_what_is_missing_and_compares(tiny, monkeypatch):
     assert "A small one" in run("--list").output
     output = run("T1", "--jobs", "1").output

@@ -12,6 +12,7 @@ from rookery.reproduction.tune import to_tune, tune
 from tests.reproduction.command import run
 
 
+@pytest.mark.slow
 def test_tuning_writes_the_best_rates_into_a_preset_of_ones_own(tiny):
     file = tiny / "presets" / "T1.toml"
     file.write_text(file.read_text() + "\n[methods.FedBiO.best.iid]\neta_z = 0.02\n")  # around this it is searched

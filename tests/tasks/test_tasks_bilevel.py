@@ -324,6 +324,7 @@ def test_few_shot_losses():
     np.testing.assert_allclose(task.problem.lower(x, y, batch), 3 * np.mean(losses) + 0.3 * squares(y), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_adapted_heads_solve_the_lower_level():
     """Many steps of a new task's head reach the minimiser of what a client with this task alone minimises."""
     rng = np.random.default_rng(0)
@@ -352,6 +353,7 @@ def own_accuracy(task, x, y):
     return np.mean(right)
 
 
+@pytest.mark.slow
 def test_few_shot_metrics():
     task = few_shot(digits(), clients=4, **SMALL_FEW_SHOT)
     x, y = near(task.x0), near(jax.tree.map(lambda leaf: jnp.stack([leaf] * 4), task.y0))
@@ -445,6 +447,7 @@ def named(recipes):
     return [pytest.param(each, id=each.name, marks=slow.get(each.name, ())) for each in recipes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", named(RECIPES))
 def test_the_defaults_learn_on_digits(recipe):
     """Two seeds in one program; an untrained model is below the bar."""
@@ -466,6 +469,7 @@ def real(name):
     return load_omniglot() if name == "omniglot" else load(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", named(RECIPES[:-1]))
 def test_mnist(recipe):
     data = real("mnist")

@@ -88,6 +88,7 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_fair_objective_is_the_mean_over_clients_of_weighted_class_losses():
     data = numbered(127)  # neither clients nor classes are of one size
     task = fair_classification(data, clients=3, seed=1)
@@ -110,6 +111,7 @@ def test_fair_clients_hold_equal_parts_of_every_class():
     assert len(np.unique(np.concatenate([numbers_of(own["image"]) for own in parts]))) == 600
 
 
+@pytest.mark.slow
 def test_fair_score_by_hand():
     """The worst class is that with the smallest share of right answers."""
     task = fair_classification(numbered(), clients=6)
@@ -122,6 +124,7 @@ def test_fair_score_by_hand():
     np.testing.assert_allclose(score["loss"], -log_softmax(logits)[np.arange(40), labels].mean())
 
 
+@pytest.mark.slow
 def test_fair_classification_learns(data):
     history, _ = solve_default(FAIR_CLASSIFICATION, data, rounds=10)
     assert (history["accuracy"][0] < 0.3).all()
@@ -193,6 +196,7 @@ def test_auroc_data():
     assert set(other) != set(numbers)
 
 
+@pytest.mark.slow
 def test_auroc_learns(data):
     history, tasks = solve_default(AUROC, data, rounds=10)
     assert (history["auroc"][0] < 0.85).all()
@@ -248,6 +252,7 @@ def test_oracle_weights():
     assert numbers["x2"] == pytest.approx(0.3)
 
 
+@pytest.mark.slow
 def test_client_weighting_seeds_in_one_program(data):
     history, tasks = solve_default(CLIENT_WEIGHTING, data, rounds=20)
     np.testing.assert_allclose(history["noise"][0], 0.7)
@@ -317,6 +322,7 @@ def test_toy_measures_are_without_noise():
     assert "key" in inspect.signature(noisy.problem.loss).parameters
 
 
+@pytest.mark.slow
 def test_toy_is_solved():
     history, _ = solve_default(TOY_WEIGHTING, None, rounds=300)
     assert (history["stationarity"][0] > 0.5).all()
@@ -326,6 +332,7 @@ def test_toy_is_solved():
     assert history["value"][0][0] != history["value"][0][1]  # seeds are instances
 
 
+@pytest.mark.slow
 def test_toy_with_noise_and_half_of_the_clients():
     task = toy_weighting(seed=1, noise=0.5)
     solution = rk.solve(
@@ -366,6 +373,7 @@ def test_quadratic_clients_are_as_unlike_as_is_asked_for(make):
         assert np.std(unlike[name], axis=0).mean() > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [QUADRATIC_BILEVEL, QUADRATIC_MINIMAX], ids=lambda recipe: recipe.name)
 def test_quadratic_is_solved(recipe):
     history, _ = solve_default(recipe, None, rounds=50)
@@ -407,6 +415,7 @@ def test_bad_options(make, match):
         make()
 
 
+@pytest.mark.slow
 @needs_data
 def test_mnist_client_weighting():
     data = load("mnist")

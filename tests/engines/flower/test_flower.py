@@ -37,6 +37,7 @@ from rookery.experiment.deployed import Order, prepare_deployed
 from rookery.experiment.source import from_module, open_site
 from rookery.solving.loop import make_rounds
 from rookery.solving.prepare import prepare
+from tests.helpers.marks import quick_ones, slow
 
 N = 4
 
@@ -377,13 +378,6 @@ def test_partitions_must_be_different():
 
 # --- parity with the simulator ----------------------------------------------------------------------------------------
 
-QUICK = {"MeFBO", "FedBiOAcc", "FedNest", "FedMBO", "FedBiO-Local", "FedSGDA-M", "CODASCA", "PrimalDual"}
-
-
-def every_algorithm():
-    assert set(rk.registry) >= QUICK
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in rk.registry]
-
 
 def local_grid(nodes):
     """A ``Grid`` of Flower's in this process, with a ``ClientApp`` for each node; counts the bytes of arrays."""
@@ -436,7 +430,8 @@ def local_grid(nodes):
     return LocalGrid()
 
 
-@pytest.mark.parametrize("name", every_algorithm())
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", quick_ones(rk.registry, {"MeFBO", "FedBiO-Local", "FedSGDA-M", "PrimalDual"}))
 def test_the_iterates_are_those_of_the_simulator(name):
     from rookery.engines.flower.wire.grid import OverGrid
 
@@ -452,6 +447,7 @@ def test_the_iterates_are_those_of_the_simulator(name):
     assert (grid.down, grid.up) == (found.history.last["bytes_down"], found.history.last["bytes_up"])
 
 
+@pytest.mark.slow
 def test_clients_of_unequal_sizes_on_shared_nodes_and_whole_sets():
     """A node that holds clients of equal sizes only still visits whole sets as all others do."""
     case = Case(rk.FedBiO(), make_clients((2, 5, 2, 3), (4, 3, 4, 4)), batch_size=None)
@@ -478,6 +474,7 @@ class Shifts(rk.Algorithm):
         return rk.Reply({"x": down["x"] - step}, keep={"times": keep["times"] + 1})
 
 
+@pytest.mark.slow
 def test_a_loss_with_randomness_and_an_algorithm_of_ones_own():
     def noisy(x, y, batch, key, client):
         return upper(x, y, batch) + 0.1 * (client + 1) * jax.random.normal(key, x.shape, x.dtype) @ x
@@ -506,6 +503,7 @@ def test_a_solution_can_be_gone_on_from_on_either_engine():
         assert rest.history.last["exchanges"] == whole.history.last["exchanges"]
 
 
+@pytest.mark.slow
 def test_a_killed_server_goes_on_with_the_same_federation(tmp_path):
     """Nodes went on by a round that the server forgot, and all of them were restarted."""
     case = Case(rk.FedBiOAccLocal())
@@ -580,7 +578,7 @@ class Faulty(Direct):
 FAULTS = {"lost before": 0.1, "lost after": 0.1, "twice": 0.2, "late": 0.2, "corrupt": 0.05, "error": 0.05}
 
 
-@pytest.mark.parametrize("name", ["MeFBO", "FedBiO-Local", "PrimalDual"])
+@pytest.mark.parametrize("name", ["MeFBO", slow("FedBiO-Local"), slow("PrimalDual")])
 def test_what_is_lost_is_left_out_and_the_rest_is_exact(name):
     """Draws of one exchange: the counted participants are all that the simulator needs to repeat the run."""
     case = Case(rk.registry[name](), participation=3)
@@ -615,6 +613,7 @@ class Shrinking(Careful):
         return super().exchange(step, dataclasses.replace(at, mask=at.mask & now), index, number)
 
 
+@pytest.mark.slow
 def test_a_participant_that_is_lost_is_out_of_the_rest_of_its_draw():
     """FedNest: a client that misses one of the last exchanges is not asked again, and those that stay are averaged."""
     case = Case(rk.FedNest(), participation=None)
@@ -665,6 +664,7 @@ def test_uploads_that_cannot_be_counted_are_named(change, reason, caplog):
     assert_close(parts(state), parts(case.solve(3).state))
 
 
+@pytest.mark.slow
 def test_below_the_quorum_the_round_is_repeated_with_others_and_then_given_up():
     case = Case(rk.MeFBO())
     spoil = {n: spoiled(lambda leaf: leaf * np.nan) for n in (0, 1)}

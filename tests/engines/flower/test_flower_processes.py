@@ -173,6 +173,7 @@ def test_nodes_in_this_process(tmp_path):
 SIX = ["MeFBO", "FedBiOAcc", "FedNest", "FedBiO-Local", "FedSGDA-M", "PrimalDual"]
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIX)
 def test_processes_give_the_iterates_of_the_simulator(tmp_path, cache, name):
@@ -182,6 +183,7 @@ def test_processes_give_the_iterates_of_the_simulator(tmp_path, cache, name):
     assert any((cache / "rookery" / "compiled").rglob("*-cache")), "the next node of this kind starts sooner"
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_everything_is_stopped_after_an_error(tmp_path):
     world = World(tmp_path, rk.MeFBO())
@@ -202,6 +204,7 @@ def test_everything_is_stopped_after_an_error(tmp_path):
         world.solve(4, engine=rk.Flower(nodes=1, problem=str(world.file)), evaluate=stop, every=1)
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_a_node_of_ours_that_dies_is_started_again_and_stalls_nobody(tmp_path, caplog):
     """It is killed while its clients' uploads are waited for, with a deadline that would show."""
@@ -357,6 +360,7 @@ def watched(address, **how):
     return Watched(superlink=address, seen=seen, pause=0.2, **how), seen
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients_keep(tmp_path):
     world = World(tmp_path, rk.registry["FedBiO-Local"]())
@@ -391,6 +395,7 @@ def test_a_node_killed_in_the_middle_of_a_round_comes_back_with_what_its_clients
     assert_same(found, world.replayed(9, trace))
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_a_tenth_of_the_answers_is_lost_for_thirty_rounds(tmp_path):
     world = World(tmp_path, rk.registry["FedBiO-Local"]())
@@ -409,6 +414,7 @@ def test_a_tenth_of_the_answers_is_lost_for_thirty_rounds(tmp_path):
     assert_same(found, world.replayed(30, seen[0].trace))
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_a_node_that_always_sends_nan_is_left_out(tmp_path):
     """Its data are finite, but so large that nothing that is computed with them is."""
@@ -421,6 +427,7 @@ def test_a_node_that_always_sends_nan_is_left_out(tmp_path):
     assert_same(found, world.replayed(10, seen[0].trace))
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_a_superlink_that_is_killed_and_restarted_on_its_database(tmp_path):
     world = World(tmp_path, rk.registry["FedBiO-Local"]())
@@ -450,6 +457,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_a_server_that_is_killed_and_resumed(tmp_path):
     script, folder = tmp_path / "server.py", tmp_path / "run"
@@ -521,6 +529,7 @@ def flower(program):
     return str(Path(sys.executable).with_name(program))
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_an_ordinary_flower_app(tmp_path):
     """The app that ``rookery deploy init`` writes, on Flower's own programs alone."""
@@ -561,6 +570,7 @@ def test_the_app_of_a_run_of_a_task(tmp_path):
         rookery("init", str(tmp_path / "2"), "--problem", "no.module")
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_the_server_as_a_command_holds_no_data(tmp_path):
     world = World(tmp_path, rk.PrimalDual())
@@ -595,6 +605,7 @@ def test_certificates_are_those_of_the_host_and_keys_are_secret(tmp_path):
         rookery("certs", str(folder), "--host", "a")
 
 
+@pytest.mark.federation
 @pytest.mark.slow
 def test_only_nodes_with_a_known_key_get_in_and_only_over_tls(tmp_path):
     from rookery.engines.flower.wire.adapter.node import serve
