@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from rookery.experiment.sweep import Trial
 from rookery.reproduction.compute import stored
