@@ -36,7 +36,7 @@ from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.deployed import Order, prepare_deployed
 from rookery.experiment.source import from_module, open_site
 from rookery.solving.loop import make_rounds
-from rookery.solving.prepare import prepare
+from rookery.solving.prepare import prepare, single
 from tests.helpers.marks import quick_ones, slow
 
 N = 4
@@ -102,7 +102,7 @@ class Case:
         self.how = {"key": 3, "participation": participation, "batch_size": batch_size, "evaluate": nothing}
         for steps in (rk.Steps(1, 3), 2, 1):
             try:
-                prepare(*self.task, local_steps=steps, **self.how)
+                prepare(single(*self.task, local_steps=steps, **self.how))
             except ValueError:
                 continue
             self.how["local_steps"] = steps
@@ -111,8 +111,12 @@ class Case:
     def solve(self, rounds=10, **more):
         return rk.solve(*self.task, rounds=rounds, every=5, **{**self.how, **more})
 
+    def prepared(self, **more):
+        return prepare(single(*self.task, **{**self.how, **more}))
+
     def prepare(self, **more):
-        return prepare(*self.task, **{**self.how, **more})
+        """The run alone, as an engine takes it."""
+        return self.prepared(**more).run
 
     def nodes(self, groups=None, folder=None):
         problem, _, clients, x0, y0 = self.task
@@ -507,7 +511,7 @@ def test_a_solution_can_be_gone_on_from_on_either_engine():
 def test_a_killed_server_goes_on_with_the_same_federation(tmp_path):
     """Nodes went on by a round that the server forgot, and all of them were restarted."""
     case = Case(rk.FedBiOAccLocal())
-    run = case.prepare()
+    run = case.prepared()
     states, memories = [], []
 
     def remember(state, history, memory):

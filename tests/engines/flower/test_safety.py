@@ -510,7 +510,7 @@ def without_data(case):
 
     problem, algorithm, clients, x0, y0 = case.task
     how = {name: case.how[name] for name in ("key", "participation", "batch_size", "local_steps")}
-    return prepare_deployed(from_memory(problem, clients, x0, y0), Order(algorithm, **how), Over(transport=1))
+    return prepare_deployed(from_memory(problem, clients, x0, y0), Order(algorithm, **how), Over(transport=1)).run
 
 
 @pytest.fixture(scope="module")
