@@ -174,18 +174,18 @@ def test_clients_at_a_time_fill_up_the_last_group_only(world, at_once, slots):
 
 def test_T02_the_order_of_uploads_does_not_matter():
     rng = np.random.default_rng(0)
-    exchange = rk.Exchange(None, None, None, weighting={"a": "average", "b": "direction", "c": lambda s, ids: s[ids]})
+    weighting = {"a": "average", "b": "direction", "c": lambda s, ids: s[ids]}
     ids, mask = jnp.array([0, 2, 3, 0]), jnp.array([True, True, True, False])
     up = {name: jnp.asarray(rng.standard_normal((4, 3))) for name in "abc"}
     weights, server = jnp.asarray(P), jnp.asarray([1.0, 2, 3, 4])
-    expected = mean_of(exchange, server, weights, ids, mask, up)
+    expected = mean_of(weighting, server, weights, ids, mask, up)
     p, v = P[[0, 2, 3]], {name: np.asarray(each[:3]) for name, each in up.items()}
     np.testing.assert_allclose(expected["a"], p / p.sum() @ v["a"], rtol=1e-12)
     np.testing.assert_allclose(expected["b"], 4 / 3 * p @ v["b"], rtol=1e-12)
     np.testing.assert_allclose(expected["c"], 4 / 3 * np.array([1.0, 3, 4]) @ v["c"], rtol=1e-12)
     for order in ([1, 0, 2, 3], [3, 2, 1, 0]):
         order = jnp.asarray(order)
-        permuted = mean_of(exchange, server, weights, ids[order], mask[order], {k: u[order] for k, u in up.items()})
+        permuted = mean_of(weighting, server, weights, ids[order], mask[order], {k: u[order] for k, u in up.items()})
         for name in "abc":
             np.testing.assert_allclose(permuted[name], expected[name], rtol=1e-12)
 
