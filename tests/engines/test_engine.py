@@ -337,9 +337,7 @@ class Blows(rk.Algorithm):
     growth: Any = 1e130
 
     def round(self):
-        first = rk.Exchange(
-            lambda s: {"x": s["x"]}, lambda local, down, k, c: ({"x": down["x"]}, k, c), lambda ctx, s, m: s
-        )
+        first = rk.Exchange(lambda s: {"x": s["x"]}, lambda local, down: {"x": down["x"]}, lambda ctx, s, m: s)
         return (first, rk.Exchange(lambda s: s, self.client, self.server))
 
     def client(self, local, down, keep, carry):
