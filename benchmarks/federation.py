@@ -8,14 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import rookery as rk
-from rookery.algorithm.setting import State
 from rookery.engines.flower.engine import Flower
 from rookery.engines.flower.federation import Federation
 from rookery.engines.flower.launch.processes import run_stock, started
@@ -38,11 +37,9 @@ class Timed(Flower):
     times: list[float] = field(default_factory=list)
 
     @contextmanager
-    def open(
-        self, run: Any, start: State | None = None, memory: Mapping[str, Any] | None = None
-    ) -> Iterator[Federation]:
+    def open(self, run: rk.Run) -> Iterator[Federation]:
         """The federation, watched."""
-        with super().open(run, start, memory) as federation:
+        with super().open(run) as federation:
             self.times.append(time.perf_counter())
             advance = federation.advance
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,11 +83,9 @@ class Watched(Flower):
     after: Callable[[Federation, int], None] = lambda federation, round: None
 
     @contextmanager
-    def open(
-        self, run: Any, start: State | None = None, memory: Mapping[str, Any] | None = None
-    ) -> Iterator[Federation]:
+    def open(self, run: rk.Run) -> Iterator[Federation]:
         """The federation, watched."""
-        with super().open(run, start, memory) as federation:
+        with super().open(run) as federation:
             advance = federation.advance
 
             def watched(state: State, rounds: int) -> Any:

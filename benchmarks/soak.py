@@ -30,7 +30,6 @@ import numpy as np
 
 import rookery as rk
 from benchmarks.growth import HOW, Watched, node_processes, resident, write_problem
-from rookery.algorithm.setting import State
 from rookery.engines.flower.federation import Federation
 from rookery.engines.flower.wire.pack import pack, unpack
 
@@ -91,11 +90,9 @@ class Soaked(Watched):
     seen: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def open(
-        self, run: Any, start: State | None = None, memory: Mapping[str, Any] | None = None
-    ) -> Iterator[Federation]:
+    def open(self, run: rk.Run) -> Iterator[Federation]:
         """The federation; the killer is at work until the last round is made."""
-        with super().open(run, start, memory) as federation:
+        with super().open(run) as federation:
             faulty = Faulty(federation.roster.transport, self.dice)
             federation.roster.transport = faulty
             stop = threading.Event()
