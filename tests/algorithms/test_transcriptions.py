@@ -249,3 +249,10 @@ def test_primal_dual(weighting, inner, radius):
     compare(weighting, rk.PrimalDual(**rates, penalty=1.3, inner=inner, radius=radius), paper.primal_dual,
             {**rates, "Gamma": 1.3, "K": inner, "D_lambda": radius}, x0=np.full(CLIENTS, 1 / CLIENTS),
             participation=rk.Bernoulli(0.5), local_steps=1)  # fmt: skip
+
+
+def test_primal_dual_random(weighting):
+    rates = {"eta_x": 0.02, "eta_w": 0.1, "eta_lambda": 0.15}
+    compare(weighting, rk.PrimalDualRandom(**rates, penalty=1.3, inner=3), paper.primal_dual,
+            {**rates, "Gamma": 1.3, "K": 3, "random": True}, x0=np.full(CLIENTS, 1 / CLIENTS),
+            participation=rk.Bernoulli(0.5), local_steps=1)  # fmt: skip

@@ -539,7 +539,7 @@ class Exact:
         owner = np.argsort(self.rows.ravel()) // 3
         self.data = {name: rng.standard_normal((9, 2)) + rng.standard_normal((3, 2))[owner] for name in "ab"}
         self.data["s"] = rng.uniform(0.5, 1.5, 9)
-        no_steps = name.startswith("Dist") or self.solves == "weighting" or name in ("FBO-AggITD", "FedMBO")
+        no_steps = name.startswith("Dist") or self.solves == "weighting" or name in ("FBO-AggITD", "FBO-ITD", "FedMBO")
         self.steps = 1 if no_steps else 2
 
     def run(self, owners=(0, 1, 2), weights=WEIGHTS, x0=None, taking=None, shifted=None, **rates):
@@ -612,11 +612,15 @@ FROZEN: dict[str, dict[str, dict[str, Any]]] = {  # of every algorithm: what sta
     "FedSGDA-M": XY,
     "PrimalDual": {"x": {"eta_x": 0.0}, "w": {"eta_w": 0.0}, "lambda": {"eta_lambda": 0.0}},
     "FedNest": XY,
+    "FedNest_random": XY,
+    "FedNest_code": XY,
     "FedNest_SGD": XY,
     "LFedNest": XY,
     "LFedNest_SVRG": XY,
     "FedMBO": {"x": {"gamma_x": 0.0}, "y": {"gamma_y": 0.0}},
     "FBO-AggITD": {"x": {"gamma_x": 0.0}, "y": {"eta_y": 0.0}},
+    "FBO-AggITD_SVRG": {"x": {"gamma_x": 0.0}, "y": {"eta_y": 0.0}},
+    "FBO-ITD": {"x": {"gamma_x": 0.0}, "y": {"eta_y": 0.0}},
     "CommFedBiO": {"x": {"gamma_x": 0.0}, "y": {"eta_y": 0.0}},
     "Local-BSGVR": XY,
     "Local-BSGM": XY,
@@ -648,6 +652,8 @@ TIED = {  # what stays as well
     ("PrimalDual", "lambda"): {"x"},  # without a dual the weights do not move
     ("PrimalDual_random", "lambda"): {"x"},
     ("FedNest", "x"): {"z"},  # its series has the step of x
+    ("FedNest_random", "x"): {"z"},
+    ("FedNest_code", "x"): {"z"},
     ("FedNest_SGD", "x"): {"z"},
 }
 

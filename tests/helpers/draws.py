@@ -33,6 +33,10 @@ class Draws:
         """The server's own number of round t, uniform on 0..count−1."""
         return int(Stream(fold(self.key, ALGORITHM, t, name)).integers(1, count, 0, name)[0])
 
+    def inner_step(self, t, count):
+        """PrimalDual's k̂ of round t, uniform on 0..count−1."""
+        return int(jax.random.randint(fold(self.key, ALGORITHM, t, "inner step"), (), 0, count, jnp.int32))
+
     def rows(self, split, i, t, step, name, size=None):
         part = getattr(self.clients, split)
         i = 0 if split == "server" else i

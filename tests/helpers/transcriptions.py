@@ -637,12 +637,16 @@ def fednest_minimax(
 
 
 def primal_dual(
-    problem, draws, x0, w0, *, rounds, K, eta_x, eta_w, eta_lambda, Gamma, D_lambda=np.inf, lambda0=None,
+    problem, draws, x0, w0, *, rounds, K, eta_x, eta_w, eta_lambda, Gamma, D_lambda=np.inf, lambda0=None, random=False,
 ):  # fmt: skip
-    """PrimalDual, Algorithms 1 and 2; x holds the weights of the n clients, w the model, lam the dual λ."""
+    """PrimalDual, Algorithms 1 and 2; x holds the weights of the n clients, w the model, lam the dual λ.
+
+    With ``random`` G_x is that of a random inner step, as in Theorems 1 and 2, and not that of the last.
+    """
     x, w, lam = x0, w0, np.zeros_like(w0) if lambda0 is None else lambda0
     history = []
     for t in range(rounds):
+        chosen = draws.inner_step(t, K) if random else K - 1
         for k in range(K):
             A = draws.participants(t, fresh=k)
             s = {i: problem.grad(w, draws.rows("lower", i, t, k, "x")) for i in A}
@@ -651,9 +655,10 @@ def primal_dual(
             g_w = problem.grad0(w, draws.rows("server", 0, t, k, "x"))
             g_w = g_w + scale * sum(x[i] * (hessian_lam[i] + Gamma * s[i]) for i in A)
             g_lam = scale * sum(x[i] * s[i] for i in A)
-            g_x = np.zeros_like(x)  # of the last k this is G_x of line 11: λ and s before the K-th update
-            for i in A:
-                g_x[i] = scale * lam @ s[i]
+            if k == chosen:  # of the last k this is G_x of line 11: λ and s before the K-th update
+                g_x = np.zeros_like(x)
+                for i in A:
+                    g_x[i] = scale * lam @ s[i]
             w = w - at(eta_w, t) * g_w
             lam = ball(lam + at(eta_lambda, t) * g_lam, D_lambda)
         x = simplex(x - at(eta_x, t) * g_x)

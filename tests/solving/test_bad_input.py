@@ -307,7 +307,7 @@ CASES = {
     "metrics are no dictionary": (
         lambda: solve(evaluate=lambda x, y: x.sum()), TypeError, r"evaluate must return a dict"),
     "evaluate is no function": (lambda: solve(evaluate=3), TypeError, r"evaluate must be a function.*3"),
-    "engine of another type": (lambda: solve(engine="gpu"), TypeError, r"engine must be rk\.Simulator\(\) or rk\.Flower"),
+    "engine of another type": (lambda: solve(engine="gpu"), TypeError, r"engine must be an rk\.Engine such as rk\.Sim"),
     # --- which algorithm ---------------------------------------------------------------------------------------------
     "unknown name, with a suggestion": (
         lambda: solve(algorithm="MeFB"), ValueError, r"no 'MeFB'; did you mean 'MeFBO'\? There are: MeFBO"),

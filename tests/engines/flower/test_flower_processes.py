@@ -566,7 +566,7 @@ def test_the_app_of_a_run_of_a_task(tmp_path):
         sys.path.remove(str(tmp_path / "App 1"))
     with pytest.raises(ValueError, match="must be a new or empty folder"):
         rookery("init", str(tmp_path / "App 1"), "--problem", str(tmp_path / "config.toml"))
-    with pytest.raises(ValueError, match="--problem must be a Python file or a TOML file"):
+    with pytest.raises(ValueError, match="--problem must be an existing Python file or TOML file"):
         rookery("init", str(tmp_path / "2"), "--problem", "no.module")
 
 

@@ -289,7 +289,7 @@ def test_a_server_whose_clock_was_set_back_is_still_the_newest():
     transport = Direct(case.nodes())
     with Over(transport=transport).open(run) as federation:
         memory = {**federation.memory(), "session": federation.session + 10**9}
-    with Over(transport=transport).open(run, memory=memory) as federation:
+    with Over(transport=transport).open(dataclasses.replace(run, memory=memory)) as federation:
         assert federation.session == memory["session"] + 1
 
 
