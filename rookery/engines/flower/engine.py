@@ -94,6 +94,15 @@ class Flower(Remote):
         certificates: the file of the root certificate of that SuperLink.
         keys: a TOML file that lists the clients of each node's key; no other node is spoken to.
         folder: where logs and what clients keep go, so that a run can be resumed; by default a temporary folder.
+        quorum: the least share (a float in (0, 1]) or number of a draw's participants whose uploads are counted; below it
+            the round is repeated with other participants.
+        attempts: how often a round is tried in all.
+        deadline: seconds to wait for the uploads of an exchange.
+        over_selection: how many times more participants are asked than are wanted; the first to answer are counted.
+        patience: seconds to wait for all clients to be there at the start.
+        pause: seconds before a round is repeated, doubled each time up to 30.
+        collect: whether what clients keep comes to the server at the end, so that the solution is that of the simulator;
+            without it, it never leaves them.
     """
 
     nodes: int = 2
