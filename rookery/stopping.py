@@ -79,6 +79,8 @@ def heard(at_once: bool) -> Iterator[None]:
     for each in mine:
         signal.signal(each, hear)
     try:
+        if at_once:
+            stop_if_asked()  # one that was heard outside of here
         yield
         if not at_once:
             stop_if_asked()

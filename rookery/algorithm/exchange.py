@@ -78,12 +78,14 @@ class Exchange:
     """Which of ``keep`` and ``carry`` the client's parameters name."""
 
     def __post_init__(self) -> None:
-        named = list(inspect.signature(self.client).parameters)
-        if len(named) < 2 or not set(named[2:]) <= {"keep", "carry"}:
+        known = inspect.signature(self.client).parameters.values()
+        named = [p.name for p in known if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        asks = tuple(name for name in named[2:] if name in ("keep", "carry"))
+        if len(named) < 2 or {"keep", "carry"} & set(named[:2]) or len(asks) < len(named) - 2:
             raise TypeError(
                 f"client must be a function of (local, down), which may also name keep and carry, got ({', '.join(named)})"
             )
-        object.__setattr__(self, "_asks", tuple(named[2:]))
+        object.__setattr__(self, "_asks", asks)
 
     def work(self, local: Local, down: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
         """(up, keep, carry) of one participant."""

@@ -97,10 +97,16 @@ def initial_state(setting: Setting, x: Array, y: Array) -> State:
     return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))
 
 
-def flat_problem(problem: Problem, x0: Tree, y0: Tree, n: int) -> tuple[Flat, Tree]:
-    """The problem over vectors, and x0: of client weighting, where none is given, equal weights of the n clients."""
+def start_of_x(problem: Problem, x0: Tree, y0: Tree, n: int) -> Tree:
+    """x0; of client weighting, where none is given, equal weights of the n clients."""
     if x0 is None and isinstance(problem, ClientWeighting):
-        x0 = jnp.full(n, 1 / n, Layout.of(y0, "y0").dtype)
+        return jnp.full(n, 1 / n, Layout.of(y0, "y0").dtype)
+    return x0
+
+
+def flat_problem(problem: Problem, x0: Tree, y0: Tree, n: int) -> tuple[Flat, Tree]:
+    """The problem over vectors, and where it starts in x."""
+    x0 = start_of_x(problem, x0, y0, n)
     flat = Flat(problem, Layout.of(x0, "x0"), Layout.of(y0, "y0"))
     if flat.x.dtype != flat.y.dtype:
         raise ValueError(f"y0 must have the dtype of x0 ({flat.x.dtype}), got {flat.y.dtype}")

@@ -1,7 +1,7 @@
 """What an engine is: something that opens a session for a run, in which the rounds are made.
 
 The loop that counts rounds, evaluates, writes the history and stores checkpoints (``rookery.solving.loop``) knows a
-:class:`Session` and nothing else, so a new engine is one class that says how rounds are made.
+:class:`Session` and not what is behind it, so a new engine is one class that says how rounds are made.
 """
 
 from collections.abc import Mapping, Sequence
@@ -140,22 +140,26 @@ class Session(Protocol):
         """What a later session needs beside the state, as JSON can hold it; None if nothing.
 
         If it is not None, it belongs to the state after this very round, so a run's folder stores it after each call of
-        ``advance``. An entry ``record`` is a line for the folder's ``participants.jsonl``.
+        ``advance``. An entry ``record`` is a line about the last round for the folder's ``participants.jsonl``.
         """
+
+
+class EngineError(ConnectionError):
+    """Rounds cannot be made for now, and the run can be resumed. It is raised with one line that says why."""
 
 
 class Engine:
     """Base class of all engines: frozen values that say how rounds are made. ``rk.Simulator()``, ``rk.Flower(...)``."""
 
-    batches: ClassVar[bool] = True
-    """Whether it makes several runs at once, as lanes."""
+    batches: ClassVar[bool] = False
+    """Whether it makes several runs at once, as lanes (``run.lanes``)."""
 
     def open(self, run: Run) -> AbstractContextManager[Session]:
         """A session for this run."""
         raise NotImplementedError
 
     def check(self, run: Run) -> None:
-        """Raises ``ValueError`` where this engine cannot make such a run. Called before anything is compiled."""
+        """Raises ``ValueError`` where this engine cannot make such a run. Called before a round is compiled."""
 
     def in_folder(self, folder: Path) -> "Engine":
         """The engine as it works for a run that is stored in this folder."""

@@ -174,7 +174,7 @@ def _one_round(setting: Setting, state: State, activity: Array, at_once: int | N
 @eqx.filter_jit(donate="all-except-first")
 def compiled_rounds(fixed: tuple[Setting, Array, Array, int | None, Any], state: State) -> tuple[State, Array]:
     """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
-    setting, start, stop, at_once, lanes = fixed
+    setting, start, stop, at_once, clients_axes = fixed
     shape = (count_stages(setting.algorithm.round()), 2, 3)
 
     def run(setting: Setting, state: State) -> tuple[State, Array]:
@@ -187,18 +187,18 @@ def compiled_rounds(fixed: tuple[Setting, Array, Array, int | None, Any], state:
         after: tuple[State, Array] = jax.lax.fori_loop(start, stop, body, (state, nothing))
         return after
 
-    if lanes is None:
+    if clients_axes is None:
         return run(setting, state)
-    batched: tuple[State, Array] = eqx.filter_vmap(run, in_axes=(lane_axes(setting, lanes), 0))(setting, state)
+    batched: tuple[State, Array] = eqx.filter_vmap(run, in_axes=(lane_axes(setting, clients_axes), 0))(setting, state)
     return batched
 
 
-def lane_axes(setting: Setting, lanes: Axes) -> Setting:
-    """Which arrays of a setting have an axis of lanes: keys, rates, and those of the clients that ``lanes`` tells."""
+def lane_axes(setting: Setting, clients_axes: Axes) -> Setting:
+    """Which arrays of a setting have an axis of lanes: keys, rates, and those of the clients that ``clients_axes`` tells."""
     return Setting(
         flat=None,  # type: ignore[arg-type]
         algorithm=eqx.if_array(0),  # type: ignore[arg-type]
-        clients=jax.tree.unflatten(jax.tree.structure(setting.clients), lanes),
+        clients=jax.tree.unflatten(jax.tree.structure(setting.clients), clients_axes),
         participation=None,  # type: ignore[arg-type]
         steps=None,  # type: ignore[arg-type]
         batch_size=setting.batch_size,

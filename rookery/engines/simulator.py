@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -29,12 +29,12 @@ class Shares:
 
     places: list[int] | list[slice]
     settings: list[Setting]
-    lanes: Axes | None
+    clients_axes: Axes | None
     """Which leaves of the clients have an axis of lanes; None if every share is one lane without its axis."""
 
 
-def deal(setting: Setting, state: State, lanes: Axes) -> Shares:
-    """``lanes`` says which leaves of the clients have an axis of lanes.
+def deal(setting: Setting, state: State, clients_axes: Axes) -> Shares:
+    """``clients_axes`` says which leaves of the clients have an axis of lanes.
 
     Programs leave cores idle, so the lanes are dealt out to as many threads as there are cores: in equal shares, which
     are the same program, or one by one if that cannot be, or if the problem is so large that lanes side by side only fall
@@ -42,13 +42,13 @@ def deal(setting: Setting, state: State, lanes: Axes) -> Shares:
     """
     number, threads = setting.key.shape[0], os.cpu_count() or 1
     large = sum(leaf.size for leaf in jax.tree.leaves(state.server)) > LARGE * number
-    axes = lane_axes(setting, lanes)
+    axes = lane_axes(setting, clients_axes)
     if large or number % threads:
         ones = list(range(number))
         return Shares(ones, [_share(setting, axes, lane) for lane in ones], None)
     each = number // threads
     parts = [slice(first, first + each) for first in range(0, number, each)]
-    return Shares(parts, [_share(setting, axes, part) for part in parts], lanes)
+    return Shares(parts, [_share(setting, axes, part) for part in parts], clients_axes)
 
 
 def advance(
@@ -62,28 +62,28 @@ def advance(
     bounds = jnp.int32(start), jnp.int32(start + rounds)
     state = replace(state, round=None)
 
-    def run(setting: Setting, state: State, lanes: Axes | None) -> tuple[State, Array]:
-        made: tuple[State, Array] = jax.block_until_ready(compiled_rounds((setting, *bounds, at_once, lanes), state))
+    def run(setting: Setting, state: State, axes: Axes | None) -> tuple[State, Array]:
+        made: tuple[State, Array] = jax.block_until_ready(compiled_rounds((setting, *bounds, at_once, axes), state))
         return made
 
     if shares is None:
         moved, activity = run(setting, state, None)
     else:
         states = [_share(state, eqx.if_array(0), place) for place in shares.places]
-        lanes = [shares.lanes] * len(states)
+        axes = [shares.clients_axes] * len(states)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            done = list(pool.map(run, shares.settings, states, lanes))
-        join = jnp.stack if shares.lanes is None else jnp.concatenate
+            done = list(pool.map(run, shares.settings, states, axes))
+        join = jnp.stack if shares.clients_axes is None else jnp.concatenate
         moved, activity = jax.tree.map(lambda *leaves: join(leaves), *done)
     return replace(moved, round=start + rounds), activity
 
 
-def _share(whole: Tree, axes: Tree, lanes: int | slice) -> Tree:
+def _share(whole: Tree, axes: Tree, place: int | slice) -> Tree:
     """Some of the lanes, or one without its axis."""
 
     def cut(axis: Any, tree: Tree) -> Tree:
         axis = axis if callable(axis) else eqx.if_array(axis)
-        return jax.tree.map(lambda leaf: leaf if axis(leaf) is None else leaf[lanes], tree)
+        return jax.tree.map(lambda leaf: leaf if axis(leaf) is None else leaf[place], tree)
 
     return jax.tree.map(cut, axes, whole, is_leaf=lambda axis: axis is None)
 
@@ -95,6 +95,7 @@ class Simulator(Engine):
     ``clients_at_once`` bounds how many are computed at a time where memory asks for it; the default is all.
     """
 
+    batches: ClassVar[bool] = True
     clients_at_once: int | None = None
 
     def __post_init__(self) -> None:

@@ -50,9 +50,9 @@ def server_app(open_site: OpenSite, title: str) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = context.run_config
-        source, quorum, listed = open_site(), config["quorum"], str(config["node-keys"])
+        site, quorum, listed = open_site(), config["quorum"], str(config["node-keys"])
         pace = 0.1, 1.0  # seconds between looks for answers, at first and at most
-        owners = read_owners(Path(listed).expanduser(), source.n) if listed else None
+        owners = read_owners(Path(listed).expanduser(), site.n) if listed else None
         engine = _Lasting(
             transport=OverGrid(grid, *pace) if owners is None else KeyedGrid(grid, owners, *pace),
             quorum=quorum if isinstance(quorum, int) else float(str(quorum)),
@@ -62,7 +62,7 @@ def server_app(open_site: OpenSite, title: str) -> ServerApp:
             patience=float(str(config["patience"])),
         )
         folder = Path(str(config["out"])).expanduser().resolve()
-        solution = run_deployed(source, config, engine, folder, title)
+        solution = run_deployed(site, config, engine, folder, title)
         print(f"round {solution.rounds}: {solution.history.last}; the run is in {folder} (process {os.getpid()})")
 
     return app

@@ -1,12 +1,9 @@
-"""A run on disk, and how it is started, gone on with and read.
+"""The folder of a run: what is in it, and how it is read.
 
 A folder holds ``config.toml`` (complete: settings, resolved defaults, versions, seed, git revision, and a checksum of all
 that), ``history.csv``, ``checkpoints/`` (the last two), ``result.safetensors`` when it is done, and ``log.txt``. All files
 are written under another name first and then renamed, so that whatever moment a run is killed in, each of them is whole.
-One process at a time writes in a folder.
-
-What a run goes on from is a checkpoint alone: arrays, and a manifest that has their checksum, the history so far, the
-checksum of ``config.toml`` and one of itself. What is damaged is left out or refused, and never taken for a result.
+One process at a time writes in a folder. What a run goes on from is a checkpoint alone (``checkpoint.py``).
 """
 
 import os

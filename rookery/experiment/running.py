@@ -1,6 +1,6 @@
 """Runs in folders: how one is started, gone on with, and stopped.
 
-One process at a time writes in a folder. Nothing here knows which engine makes the rounds.
+One process at a time writes in a folder. Whichever engine makes the rounds, the files are the same.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ import numpy as np
 from safetensors.numpy import save
 
 from rookery.algorithm.setting import State
-from rookery.engines.base import Engine
+from rookery.engines.base import Engine, EngineError
 from rookery.engines.simulator import Simulator
 from rookery.experiment.checkpoint import Checkpoint, named, newest, save_checkpoint
-from rookery.experiment.engines import engine_of, engine_table
+from rookery.experiment.engines import check_same, engine_of, engine_table
 from rookery.experiment.environment import environment
 from rookery.experiment.folder import as_read, locked, metrics, read_config, write_config
 from rookery.experiment.log import Log, also_logged
@@ -104,7 +104,10 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
     config = read_config(folder)
     with locked(folder):
         settings = settings_of(config)
-        chosen = engine_of(config.get("engine")) if engine is None else engine
+        told = config.get("engine")
+        chosen = engine_of(told) if engine is None else engine
+        if chosen is not None:
+            check_same(chosen, told)
         prepared, _ = prepare_run(settings, engine=None if chosen is None else chosen.in_folder(folder))
         seal = config["checksum"]["sha256"]
         return _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
@@ -200,7 +203,7 @@ def _go(
     try:
         with heard(at_once=False), also_logged(log):  # what is computed is saved when it comes back
             return make()
-    except ConnectionError as error:
+    except EngineError as error:
         log(str(error))
         raise type(error)(f"{error}; {again} continues from there") from None
     except Interrupted as stopped:
@@ -218,7 +221,7 @@ def _append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def _cut_record(path: Path, round: int) -> None:
-    """Leaves of the record of participants what belongs to the rounds before this one; line t is that of round t."""
+    """Leaves of the record of participants what belongs to the rounds before this one."""
     if path.exists():
-        lines = path.read_text().splitlines()[:round]
+        lines = [line for line in path.read_text().splitlines() if json.loads(line)["round"] < round]
         write(path, "".join(line + "\n" for line in lines).encode())

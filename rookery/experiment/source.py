@@ -17,10 +17,10 @@ def from_settings(path: Path) -> Site:
     """The task of a run's settings (its ``config.toml``); a client's data are its part of the task's split."""
     settings = dataclasses.replace(read_settings(path), seeds=1)
     task = settings.make_tasks()[0]
-    source = from_memory(task.problem, task.clients, task.x0, task.y0)
+    site = from_memory(task.problem, task.clients, task.x0, task.y0)
     server = task.clients.server
     load_server = None if server is None else lambda: server.data
-    return dataclasses.replace(source, load_server=load_server, evaluate=task.evaluate)
+    return dataclasses.replace(site, load_server=load_server, evaluate=task.evaluate)
 
 
 def from_module(name: str) -> Site:

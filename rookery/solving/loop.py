@@ -1,4 +1,4 @@
-"""The rounds of a run: evaluation, history, progress, checkpoints. It knows a session and nothing else of an engine."""
+"""The rounds of a run: evaluation, history, progress, checkpoints. It knows a session, and not what is behind it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One preparation for every run: arguments go in, a checked run comes out, and nothing has been compiled."""
+"""One preparation for every run: arguments go in, a checked run comes out, and no round has been compiled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jax import Array
 
 from rookery.algorithm.cost import costs_of
 from rookery.algorithm.exchange import Algorithm
-from rookery.algorithm.setting import Setting, flat_problem, with_dtype
+from rookery.algorithm.setting import Setting, flat_problem, start_of_x, with_dtype
 from rookery.algorithms.registry import by_name, check_solves, name_of
 from rookery.engines.base import Engine, Run
 from rookery.engines.simulator import Simulator
@@ -155,7 +155,7 @@ def _checked_kinds(given: Arguments) -> Engine:
     engine = given.engine or Simulator()
     if given.lanes is not None and not engine.batches:
         kind = type(engine).__name__
-        raise ValueError(f"engine: rk.{kind}() makes one run at a time, take rk.solve and not a batch of lanes")
+        raise ValueError(f"engine: {kind} makes one run at a time, take rk.solve and not a batch of lanes")
     for clients in given.clients:
         if not isinstance(clients, Clients):
             told = f"a {type(clients).__name__}: {describe(clients)}"
@@ -166,13 +166,12 @@ def _checked_kinds(given: Arguments) -> Engine:
 def _flat(given: Arguments, n: int) -> tuple[Flat, list[Any]]:
     """The problem over vectors, and where each lane starts in x."""
     problem = given.problem
-    pairs = [flat_problem(problem, x0, y0, n) for x0, y0 in zip(given.x0s, given.y0s, strict=True)]
-    x0s = [x0 for _, x0 in pairs]
+    x0s = [start_of_x(problem, x0, y0, n) for x0, y0 in zip(given.x0s, given.y0s, strict=True)]
     if isinstance(problem, ClientWeighting):
         for x0 in x0s:
             if np.shape(x0) != (n,):
                 raise ValueError(f"x0 must hold one weight a client ({n}), got shape {np.shape(x0)}")
-    flat = pairs[0][0]
+    flat, _ = flat_problem(problem, x0s[0], given.y0s[0], n)
     for name, layout, values in (("x0", flat.x, x0s), ("y0", flat.y, given.y0s)):
         for value in values:
             if Layout.of(value, name) != layout:

@@ -1,4 +1,4 @@
-"""An engine that is not in the package runs every algorithm, resumes, and is accepted by the run folders."""
+"""An engine that is not in the package resumes and is accepted by run folders; test_parity.py has it run every algorithm."""
 
 import json
 import tomllib
@@ -10,7 +10,7 @@ import pytest
 
 import rookery as rk
 from rookery.experiment.folder import read_run
-from rookery.experiment.running import resume_run, start_run
+from rookery.experiment.running import _cut_record, resume_run, start_run
 from rookery.experiment.settings import resolve
 from tests.helpers.queue_engine import Queued
 
@@ -33,7 +33,9 @@ def test_a_run_in_a_folder_is_that_of_the_simulator_and_is_resumed_bit_by_bit(tm
     engine = Queued()
     start_run(small(), tmp_path / "queued", engine=engine)
     assert engine.orders == [2, 1, 2, 1]  # its own stride, cut at evaluations
-    assert tomllib.loads((tmp_path / "queued" / "config.toml").read_text())["engine"] == {"name": "Queued"}
+    assert tomllib.loads((tmp_path / "queued" / "config.toml").read_text())["engine"] == {
+        "name": "tests.helpers.queue_engine.Queued", "options": {},
+    }  # fmt: skip
 
     def stop(state, history):
         if state.round == 3:
@@ -41,8 +43,12 @@ def test_a_run_in_a_folder_is_that_of_the_simulator_and_is_resumed_bit_by_bit(tm
 
     with pytest.raises(Stop):
         start_run(small(), tmp_path / "stopped", engine=Queued(), watch=stop)
-    with pytest.raises(ValueError, match="made with the engine 'Queued', which is not Rookery's"):
+    with pytest.raises(
+        ValueError, match=r"made with the engine tests\.helpers\.queue_engine\.Queued, which is not Rookery's"
+    ):
         resume_run(tmp_path / "stopped")
+    with pytest.raises(ValueError, match=r"engine must be that of the run \(tests\.helpers.*Queued\), got simulator"):
+        resume_run(tmp_path / "stopped", engine=rk.Simulator())
     resume_run(tmp_path / "stopped", engine=Queued())
     results = [(tmp_path / name / "result.safetensors").read_bytes() for name in ("plain", "queued", "stopped")]
     assert results[0] == results[1] == results[2]
@@ -61,6 +67,14 @@ def test_a_lane_that_diverges_is_diagnosed_by_the_engine():
     many = rk.solve_many(problem, algorithms, clients, np.ones(2), np.ones(2), rounds=4, engine=Queued(), keys=[0, 0])
     assert [each.lane for each in many.diverged] == [1]
     assert "try smaller rates" in many.why(1).advice
+
+
+def test_a_record_of_participants_is_cut_by_its_rounds(tmp_path):
+    """An engine that makes several rounds at a time tells of the last of them."""
+    record = tmp_path / "participants.jsonl"
+    record.write_text("".join(json.dumps({"round": round}) + "\n" for round in (1, 3, 5)))
+    _cut_record(record, 4)
+    assert [json.loads(line)["round"] for line in record.read_text().splitlines()] == [1, 3]
 
 
 def test_an_engine_must_be_one():

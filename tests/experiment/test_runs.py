@@ -460,6 +460,19 @@ def test_a_signal_leaves_a_checkpoint_of_the_last_finished_round(whole, tmp_path
     assert_ends_as(whole, folder)
 
 
+def test_a_signal_that_came_before_one_waits_is_heard_before_one_waits():
+    """During the first evaluation of a run on nodes, say: then they need not be started."""
+
+    def run():
+        with heard(at_once=False):
+            signal.raise_signal(signal.SIGINT)
+            with heard(at_once=True):
+                pytest.fail("nobody should be waited for")
+
+    with pytest.raises(Interrupted):
+        run()
+
+
 def test_signals_that_are_ignored_stay_so():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

@@ -12,6 +12,7 @@ import rookery as rk
 class Queued(rk.Engine):
     """A thread makes the rounds; requests and answers go through queues. ``orders`` notes what it was asked for."""
 
+    batches = True
     inner: rk.Simulator = field(default_factory=rk.Simulator)
     orders: list[int] = field(default_factory=list, compare=False)
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,7 +48,8 @@ class Remote(Rules, Engine):
         return False
 
     def check(self, run: Run) -> None:
-        """The server can show the solution."""
+        """The server can show the solution, and more participants can be asked than are wanted if that is wished."""
+        self.asked(run.setting.participation, run.setting.clients.n)
         if not self.collect and shows_state(run.setting.algorithm, run.x, run.y):
             raise ValueError(
                 "collect must be True where every client has a lower level of its own: y is what they keep, got False"
@@ -106,11 +107,11 @@ class Flower(Remote):
     """
 
     nodes: int = 2
-    problem: str | None = None
+    problem: str | None = field(default=None, metadata={"stored": False})  # a run's folder has its own
     superlink: str | None = None
     certificates: Path | None = None
     keys: Path | None = None
-    folder: Path | None = None
+    folder: Path | None = field(default=None, metadata={"stored": False})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,12 +193,12 @@ class Flower(Remote):
 
         setting = run.setting
         x0, y0 = setting.flat.x.unravel(run.x), setting.flat.y.unravel(run.y)
-        source = from_memory(setting.flat.problem, setting.clients, x0, y0, setting.algorithm)
+        site = from_memory(setting.flat.problem, setting.clients, x0, y0, setting.algorithm)
         stop = threading.Event()
         threads = []
         for number, clients in enumerate(self._dealt(setting.clients.n)):
             name = f"node-{number}"
-            node = Node(lambda: source, clients, folder / name, name)
+            node = Node(lambda: site, clients, folder / name, name)
             threads.append(threading.Thread(target=serve, args=(address, node.answer, stop), name=name, daemon=True))
             threads[-1].start()
         try:

@@ -58,7 +58,7 @@ class Federation:
         """The version of each client's state that is counted."""
         if memory is not None:
             self.versions = {int(client): tuple(version) for client, version in memory["versions"].items()}
-        self.session = max(time.time_ns() // 1000, 0 if memory is None else memory.get("session", 0) + 1)
+        self.started = max(time.time_ns() // 1000, 0 if memory is None else memory["started"] + 1)
         """The time at which this server started: its requests are newer than those of any before it."""
         self.left_out: Counter[str] = Counter()
         """How often a node's upload was left out, by the node's name and the reason."""
@@ -68,12 +68,12 @@ class Federation:
         """Of the last round: who was counted, who was left out and why, and at which attempt it was done."""
         self._asks_costs = run.costs is None
         self._shows_state = shows_state(setting.algorithm, run.x, run.y)
-        steps = setting.algorithm.round()
+        stages = setting.algorithm.round()
         self.roster = Roster(
             transport,
             rules,
             self._begin(run.x, run.y),
-            [isinstance(stage_at(steps, number), Exchange) for number in range(count_stages(steps))],
+            [isinstance(stage_at(stages, number), Exchange) for number in range(count_stages(stages))],
             start.keep if memory is None and start is not None and int(start.round) > 0 else None,
         )
 
@@ -113,7 +113,7 @@ class Federation:
 
     def _round(self, state: State) -> tuple[State, np.ndarray]:
         """A round, tried until a quorum is there; what failed attempts cost is counted too."""
-        common = Common(self.setting, self.rules, self.roster, self.participation, self.costs, self.run, self.session)
+        common = Common(self.setting, self.rules, self.roster, self.participation, self.costs, self.run, self.started)
         faults: Counter[str] = Counter()
         activity: Any = 0
         for attempt in range(self.rules.attempts):
@@ -147,10 +147,7 @@ class Federation:
     def memory(self) -> dict[str, Any]:
         """What a server needs beside its state to go on with this federation."""
         versions = {str(client): list(version) for client, version in self.versions.items()}
-        return {"run": self.run, "session": self.session, "versions": versions, "record": self.record}
-
-    def diagnose(self, state: State, stopped: object) -> None:
-        """Nothing: a server has no data to repeat a client's work with."""
+        return {"run": self.run, "started": self.started, "versions": versions, "record": self.record}
 
     # --- what clients keep
 

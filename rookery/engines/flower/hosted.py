@@ -102,9 +102,9 @@ class Hosted:
 
     def _check_download(self, work: Work) -> dict[str, str]:
         """The dtypes and shapes of what each client is brought: the same for all, and every time."""
-        steps = self.setting.algorithm.round()
-        if work.exchange >= count_stages(steps) or not isinstance(stage_at(steps, work.exchange), Exchange):
-            raise Refused("error", f"step {work.exchange} of a round is no exchange")
+        stages = self.setting.algorithm.round()
+        if work.exchange >= count_stages(stages) or not isinstance(stage_at(stages, work.exchange), Exchange):
+            raise Refused("error", f"stage {work.exchange} of a round is no exchange")
         if work.private and set(work.private) != set(work.clients):
             raise Refused("error", f"private must be given for {work.clients}, it is for {sorted(work.private)}")
         now, before = _downloads(work), self.downloads.get(work.exchange)
@@ -138,16 +138,16 @@ class Hosted:
         down = {**work.down, **work.private.get(client, {})}
         numbers, down, keep, carry = arrays((numbers, down, keep, carry))
         up, keep, carry = client_work(self.setting, work.exchange, numbers, down, keep, carry)
-        self.store.hold(client, where, (keep, carry), self._has_several_steps)
+        self.store.hold(client, where, (keep, carry), self._has_several_stages)
         if keep is not None:
             self.store.write(client, work.version, jax.device_get(keep))
         return jax.device_get(up)
 
     @property
-    def _has_several_steps(self) -> bool:
+    def _has_several_stages(self) -> bool:
         """Whether there may be more exchanges in a draw."""
-        steps = self.setting.algorithm.round()
-        return len(steps) > 1 or not isinstance(steps[0], Exchange)
+        stages = self.setting.algorithm.round()
+        return len(stages) > 1 or not isinstance(stages[0], Exchange)
 
     # --- what clients keep
 

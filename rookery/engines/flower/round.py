@@ -43,7 +43,7 @@ class Common:
     """Of the clients that are asked; more of them than those of the setting, if the rules over-select."""
     costs: Sequence[Cost]
     run: str
-    session: int
+    started: int
 
 
 class Round(Walk):
@@ -191,7 +191,7 @@ class Round(Walk):
         }
         return Work(
             run=self.common.run,
-            order=(self.common.session, self.number, self.attempt, self._sequence),
+            order=(self.common.started, self.number, self.attempt, self._sequence),
             exchange=number,
             index=int(index),
             version=(self.number, self.attempt, int(at.draws)),

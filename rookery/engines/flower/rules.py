@@ -3,13 +3,14 @@
 import math
 from dataclasses import dataclass
 
+from rookery.engines.base import EngineError
 from rookery.problem.participation import Participation, Uniform
 
 SILENCE = 30.0
 """Seconds before a node that did not answer is greeted again: a SuperLink lists one that was killed for another minute."""
 
 
-class FederationError(ConnectionError):
+class FederationError(EngineError):
     """A federation that cannot go on: too few clients, or nodes that do not fit the run."""
 
 

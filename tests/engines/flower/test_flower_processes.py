@@ -509,7 +509,7 @@ def test_settings_are_kept_for_the_resumption(tmp_path):
     engine = rk.Flower(nodes=3, quorum=2, deadline=5.0)
     table = engine_table(engine)
     assert table["name"] == "flower"
-    assert table["nodes"] == 3
+    assert table["options"]["nodes"] == 3
     assert engine_of(table) == engine
     assert engine_of(table).in_folder(tmp_path).folder == tmp_path / "nodes"
 

@@ -93,7 +93,7 @@ def test_a_version_is_three_whole_numbers(said, tmp_path, version):
         ({"last": [2**31]}, "last must be"),
         ({"last": []}, "last must be a list of 1"),
         ({"index": -1}, "index must be"),
-        ({"exchange": 7}, "step 7 of a round is no exchange"),
+        ({"exchange": 7}, "stage 7 of a round is no exchange"),
         ({"exchange": 10**12}, "exchange must be"),
         ({"first": 1}, "first must be true or false"),
         ({"order": [1, 2, 3]}, "order must be a list of 4"),
@@ -288,9 +288,9 @@ def test_a_server_whose_clock_was_set_back_is_still_the_newest():
     run = case.prepare()
     transport = Direct(case.nodes())
     with Over(transport=transport).open(run) as federation:
-        memory = {**federation.memory(), "session": federation.session + 10**9}
+        memory = {**federation.memory(), "started": federation.started + 10**9}
     with Over(transport=transport).open(dataclasses.replace(run, memory=memory)) as federation:
-        assert federation.session == memory["session"] + 1
+        assert federation.started == memory["started"] + 1
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------------
