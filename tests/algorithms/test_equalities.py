@@ -123,7 +123,7 @@ def test_T12_T25_asfbo_with_beta_one_and_constant_rates_is_shrofbo_and_simfbo():
     assert np.abs(storm(new, old, d, {"x": 0.9})["x"] - new["x"]).max() > 0.01
 
     def run(kind, quadratic, **more):
-        return final(BILEVEL, kind(**ETA, **(FIXED if issubclass(kind, rk.ASFBO) else GAMMA), **more), quadratic,
+        return final(BILEVEL, kind(**ETA, **(FIXED if kind in (rk.ASFBO, rk.LAASFBO) else GAMMA), **more), quadratic,
                      local_steps=3, **BATCH)  # fmt: skip
 
     shro = run(rk.ShroFBO, QB)
