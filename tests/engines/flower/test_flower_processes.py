@@ -330,8 +330,8 @@ class Watched(Flower):
     seen: Any = None
 
     @contextlib.contextmanager
-    def open(self, run, start=None, memory=None):
-        with super().open(run, start, memory) as federation:
+    def open(self, run):
+        with super().open(run) as federation:
             advance, send, rng = federation.advance, federation.roster.transport.send, np.random.default_rng(0)
 
             def watched(state, rounds):
