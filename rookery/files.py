@@ -13,11 +13,12 @@ PRIVATE = 0o600
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = 0o666, lasting: bool = True) -> Iterator[BinaryIO]:
     """A file to write that takes its place at ``path`` at the end, and leaves nothing behind if anything goes wrong.
 
-    It is new, whatever is at ``path`` (a link is replaced, not followed), and is on the disk, as is its name, when the
-    block ends. ``mode`` is that of the new file, less the umask. Folders are made as they are needed.
+    It is new, whatever is at ``path`` (a link is replaced, not followed), and is on the disk when the block ends; so is its
+    name if it is ``lasting``. Without, a killed process loses nothing either, but a power cut may bring the old file back.
+    ``mode`` is that of the new file, less the umask. Folders are made as they are needed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -29,12 +30,13 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    if lasting:
+        _sync_folder(path.parent)
 
 
-def write(path: Path, content: bytes, private: bool = False) -> None:
+def write(path: Path, content: bytes, private: bool = False, lasting: bool = True) -> None:
     """Writes a file whole or not at all; a ``private`` one can be read by nobody but its owner."""
-    with replacing(path, PRIVATE if private else 0o666) as file:
+    with replacing(path, PRIVATE if private else 0o666, lasting) as file:
         file.write(content)
 
 

@@ -174,7 +174,7 @@ class Store:
     def _write(self, name: str, content: bytes) -> None:
         path = self._inside(name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        files.write(path, content, private=True)
+        files.write(path, content, private=True, lasting=False)  # several in every exchange
 
 
 def _name(client: int, version: Version) -> str:
