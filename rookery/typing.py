@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax import Array
-from jaxtyping import Bool, Float, Int, UInt32
+from jaxtyping import Bool, Float, Int
 
 Tree = Any
 """A pytree: arrays in any nesting of dictionaries, lists, tuples and Equinox modules."""
@@ -26,8 +26,6 @@ ClientWeights = Float[Array, " n"]
 """The p_i."""
 Scalar = Float[Array, ""]
 """A number that a traced function returns."""
-KeyData = UInt32[Array, " 2"]
-"""What a ``jax.random.key`` is made of."""
 Weighting = str | Callable[[Tree, Array], Array] | Mapping[str, "Weighting"]
 """How uploads become what the server receives; :class:`rookery.Exchange` has the meanings."""
 BatchSize = int | None | tuple[int | None, int | None]

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from rookery.algorithm.exchange import Server, Stage
 from rookery.algorithm.views import Context
 from rookery.algorithms.checks import check_counts, check_rates
-from rookery.algorithms.weighting import WeightsAndModel, descent, moved, times
+from rookery.algorithms.steps import repeated
+from rookery.algorithms.weighting import WeightsAndModel, descent, moved
 from rookery.typing import Tree, X, Y
 
 
@@ -116,7 +117,7 @@ class ValidationOnly(WeightsAndModel):
 
     def round(self) -> tuple[Stage, ...]:
         """K steps of the server alone."""
-        return times(self.inner, Server(self.step))
+        return repeated(self.inner, Server(self.step))
 
     def step(self, ctx: Context, server: Tree) -> Tree:
         """One step on f_0."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from rookery.algorithm.exchange import Exchange, Repeat, Reply, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_optional, check_rates
-from rookery.algorithms.steps import local_hypergradient, only, receive, sgd_steps, svrg_steps, uniform_below
+from rookery.algorithms.steps import local_hypergradient, only, receive, repeated, sgd_steps, svrg_steps, uniform_below
 from rookery.problem.schedules import at
 from rookery.typing import Tree, Vectors, X, Y
 
@@ -63,7 +63,7 @@ def fed_ihgp(eta_h: Any, products: int) -> tuple[Stage, ...]:
         return {**server, "a": mean["a"], "z": server["z"] + mean["a"]}
 
     hop = Exchange(only("a"), lambda local, down, carry: _hop(local, down["a"], carry, eta_h), sum_up)
-    return Exchange(only("x", "y"), _slope, start, draw="fresh"), *_repeat(products, hop)
+    return Exchange(only("x", "y"), _slope, start, draw="fresh"), *repeated(products, hop)
 
 
 def fed_ihgp_random(eta_h: Any, products: int) -> tuple[Stage, ...]:
@@ -85,7 +85,7 @@ def fed_ihgp_random(eta_h: Any, products: int) -> tuple[Stage, ...]:
         return ctx.index < uniform_below(ctx, "neumann", products)
 
     hop = Exchange(only("a"), lambda local, down, carry: _hop(local, down["a"], carry, eta_h), replace, when=wanted)
-    return Exchange(only("x", "y"), _slope, start, draw="fresh"), *_repeat(products - 1, hop)
+    return Exchange(only("x", "y"), _slope, start, draw="fresh"), *repeated(products - 1, hop)
 
 
 def fed_ihgp_code(eta_h: Any, products: int) -> tuple[Stage, ...]:
@@ -110,7 +110,7 @@ def fed_ihgp_code(eta_h: Any, products: int) -> tuple[Stage, ...]:
         return {**server, "a": mean["a"], "z": server["z"] + mean["a"] / (ctx.index + 1)}
 
     hop = Exchange(only("a"), own_hop, sum_up)
-    return Exchange(only("x", "y"), slope, start, draw="fresh"), *_repeat(products, hop)
+    return Exchange(only("x", "y"), slope, start, draw="fresh"), *repeated(products, hop)
 
 
 def hypergradient() -> tuple[Stage, ...]:
@@ -176,10 +176,6 @@ def _slope(local: Local, down: Tree) -> Reply:
 def _hop(local: Local, a: Y, carry: Tree, eta_h: Any) -> Vectors:
     """a − η_H ∇²_yy g a."""
     return {"a": a - at(eta_h, local.round) * local.g(local.index + 1, "z").hess(carry["x"], carry["y"], a)}
-
-
-def _repeat(count: int, stage: Stage) -> tuple[Stage, ...]:
-    return (Repeat(count, (stage,)),) if count else ()
 
 
 def scratch(x: X, y: Y, *names: str) -> Tree:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_constant, check_counts, check_equal_weights, check_positive, check_rates
-from rookery.algorithms.steps import ball, only
-from rookery.algorithms.weighting import by_client, own_weights, reweighted, times
+from rookery.algorithms.steps import ball, only, repeated
+from rookery.algorithms.weighting import by_client, own_weights, reweighted
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
@@ -108,7 +108,7 @@ class PrimalDual(AugmentedLagrangian):
         """K exchanges; the last also asks every active client for the number λᵀs_i."""
         plain = Exchange(only("w", "lambda"), self.client, self.server, SUMS, draw="fresh")
         last = Exchange(only("w", "lambda"), self.last_client, self.last_server, SUMS, draw="fresh")
-        return (*times(self.inner - 1, plain), last)
+        return (*repeated(self.inner - 1, plain), last)
 
     def client(self, local: Local, down: Tree) -> Tree:
         """s_i and r_i (Algorithm 1)."""

@@ -9,7 +9,7 @@ from jax import Array
 from rookery.algorithm.exchange import Exchange, Server, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_rates
-from rookery.algorithms.steps import only
+from rookery.algorithms.steps import only, repeated
 from rookery.algorithms.weighting import (
     WeightsAndModel,
     by_client,
@@ -17,7 +17,6 @@ from rookery.algorithms.weighting import (
     moved,
     own_weights,
     reweighted,
-    times,
 )
 from rookery.problem.schedules import at
 from rookery.typing import Tree, Weighting, X, Y
@@ -69,7 +68,7 @@ class RfhoCW(WeightsAndModel):
         forth = Exchange(only("w"), gradient, self.move, own_weights(), draw="fresh")
         weighting: Weighting = {"a": own_weights(), "slope": "stack"}
         back = Exchange(self.last_point, self.adjoint, self.go_back, weighting, draw="fresh")
-        return *times(self.inner, forth), Server(self.turn), *times(self.inner, back), Server(self.reweight)
+        return *repeated(self.inner, forth), Server(self.turn), *repeated(self.inner, back), Server(self.reweight)
 
     def move(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         """The step on w; the path keeps where it started."""
@@ -140,7 +139,7 @@ class RfhoForwardCW(WeightsAndModel):
         """K exchanges."""
         weighting: Weighting = {"Z": own_weights(), "gradient": "stack"}
         step = Exchange(only("w", "Z"), self.tangents, self.move, weighting, draw="fresh")
-        return *times(self.inner, step), Server(self.reweight)
+        return *repeated(self.inner, step), Server(self.reweight)
 
     def tangents(self, local: Local, down: Tree) -> Tree:
         """∇f_i(w; ξ_k) and ∇²f_i(w; ξ_k)Z, row by row."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from rookery.algorithm.exchange import Repeat, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.problem.keys import Stream
 from rookery.problem.oracles import Objective, neumann
@@ -182,6 +183,11 @@ def svrg_steps(local: Local, number: Any, x: X, y: Y, q: Y, beta: Any) -> Y:
 
 
 # --- what else the rounds are made of ---------------------------------------------------------------------------------
+
+
+def repeated(count: int, stage: Stage) -> tuple[Stage, ...]:
+    """A stage ``count`` times; once without a loop, which would only cost time to compile."""
+    return () if count == 0 else (stage,) if count == 1 else (Repeat(count, (stage,)),)
 
 
 def times(a: Any, v: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server, Stage
+from rookery.algorithm.exchange import Algorithm, Exchange, Server, Stage
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_equal_weights
-from rookery.algorithms.steps import only
+from rookery.algorithms.steps import only, repeated
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Steps
 from rookery.problem.problems import Flat
@@ -66,7 +66,7 @@ def descent(count: int, eta_w: Any) -> tuple[Stage, ...]:
     def step(ctx: Context, server: Tree, mean: Tree) -> Tree:
         return {**server, "w": moved(ctx, server["w"], mean["w"], eta_w)}
 
-    return times(count, Exchange(only("w"), gradient, step, own_weights(), draw="fresh"))
+    return repeated(count, Exchange(only("w"), gradient, step, own_weights(), draw="fresh"))
 
 
 def neumann_series(
@@ -103,9 +103,4 @@ def neumann_series(
 
     down = only(*(name + p for name in ("w", "q") for p in points))
     weighting: Weighting = {"q" + p: own_weights("x" + p) for p in points}
-    return Server(first), *times(count, Exchange(down, product, following, weighting, draw="fresh", when=when))
-
-
-def times(count: int, step: Stage) -> tuple[Stage, ...]:
-    """A step ``count`` times; once without a loop, which would only cost time to compile."""
-    return () if count == 0 else (step,) if count == 1 else (Repeat(count, (step,)),)
+    return Server(first), *repeated(count, Exchange(down, product, following, weighting, draw="fresh", when=when))
