@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_equal_weights, check_rates
 from rookery.algorithms.steps import only
@@ -39,9 +40,9 @@ class AFL(Algorithm):
     paper: ClassVar[str] = "AFL"
     status: ClassVar[str] = "K, C"
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
-    eta_x: Any = 0.01
+    eta_x: Any = rate(0.01, "free")
     average: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:

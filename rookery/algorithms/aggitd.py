@@ -12,6 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_optional, check_rates
 from rookery.algorithms.steps import only, receive, svrg_steps, uniform_below
@@ -46,8 +47,8 @@ class FBOAggITD(Algorithm):
     paper: ClassVar[str] = "FBO-AggITD"
     status: ClassVar[str] = "D"
 
-    gamma_x: Any = 0.1
-    eta_y: Any = 0.1
+    gamma_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
     neumann_step: Any = None
     inner: int = eqx.field(static=True, default=5)
 
@@ -90,8 +91,8 @@ class FBOAggITDSVRG(Algorithm):
     paper: ClassVar[str] = "FBO-AggITD"
     status: ClassVar[str] = "D"
 
-    gamma_x: Any = 0.1
-    eta_y: Any = 0.1
+    gamma_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
     neumann_step: Any = None
     inner: int = eqx.field(static=True, default=5)
 
@@ -148,8 +149,8 @@ class FBOITD(Algorithm):
     paper: ClassVar[str] = "FBO-AggITD"
     status: ClassVar[str] = "D"
 
-    gamma_x: Any = 0.1
-    eta_y: Any = 0.1
+    gamma_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_positive, check_rates, require
 from rookery.algorithms.descent_ascent import inside, local_steps, point, server_step
@@ -31,7 +32,7 @@ class ProximalStages(Algorithm):
 
     solves: ClassVar[tuple[str, ...]] = ("minimax",)
 
-    eta: Any = 0.1
+    eta: Any = rate(0.1, "free")
     prox: Any = float("inf")
     weight_decay: Any = 0.0
     clip: Any = None

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_optional, check_rates, require
 from rookery.algorithms.steps import only, sgd_steps
@@ -44,9 +45,9 @@ class CommFedBiO(Algorithm):
     paper: ClassVar[str] = "CommFedBiO"
     status: ClassVar[str] = "K, D"
 
-    gamma_x: Any = 0.1
-    eta_y: Any = 0.1
-    eta_z: Any = 0.1
+    gamma_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    eta_z: Any = rate(0.1, "1/L")
     products: int = eqx.field(static=True, default=5)
     k: int | None = eqx.field(static=True, default=None)
     warm_start: bool = eqx.field(static=True, default=True)

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_rates
 from rookery.algorithms.steps import only
@@ -37,9 +38,9 @@ class ExactGD(WeightsAndModel):
     paper: ClassVar[str] = "PrimalDual"
     status: ClassVar[str] = "D"
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
-    eta_x: Any = 0.01
+    eta_x: Any = rate(0.01, "free")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_w")

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Local
 from rookery.algorithms.checks import check_rates
 from rookery.algorithms.steps import only, receive, sgd_steps
@@ -33,7 +34,7 @@ class FedAvg(Algorithm):
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
 
-    eta_y: Any = 0.1
+    eta_y: Any = rate(0.1, "1/L")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_y")

@@ -17,6 +17,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Local
 from rookery.algorithms.checks import (
     check_counts,
@@ -34,6 +35,7 @@ from rookery.algorithms.steps import (
     descend,
     directions,
     feasible,
+    first_is_one,
     in_ball,
     in_round,
     momenta,
@@ -76,9 +78,9 @@ class FedBiO(Algorithm):
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    eta_z: Any = 0.05
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    eta_z: Any = rate(0.05, "1/L")
     radius: Any = float("inf")
     tie_batches: bool = eqx.field(static=True, default=False)
 
@@ -141,14 +143,14 @@ class FedBiOAcc(Algorithm):
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    eta_z: Any = 0.05
-    delta: Any = 1.0
-    offset: Any = 1.0
-    c_x: Any = 1.0
-    c_y: Any = 1.0
-    c_z: Any = 1.0
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    eta_z: Any = rate(0.05, "1/L")
+    delta: Any = rate(1.0, follows=first_is_one)
+    offset: Any = rate(1.0, "steps")
+    c_x: Any = rate(1.0, "(0, 1]", knob="c")
+    c_y: Any = rate(1.0, "(0, 1]", knob="c")
+    c_z: Any = rate(1.0, "(0, 1]", knob="c")
     radius: Any = float("inf")
     tie_batches: bool = eqx.field(static=True, default=False)
     first_batch: int | None = eqx.field(static=True, default=None)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Local
 from rookery.algorithms.checks import (
     check_counts,
@@ -27,6 +28,7 @@ from rookery.algorithms.steps import (
     cube_root,
     descend,
     feasible,
+    first_is_one,
     in_round,
     only,
     own_directions,
@@ -51,9 +53,9 @@ class OwnLowerLevels(Algorithm):
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    neumann_step: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    neumann_step: Any = rate(0.1, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -139,14 +141,14 @@ class OwnLowerLevelsStorm(Algorithm):
     paper: ClassVar[str] = "FedBiOAcc"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    neumann_step: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    neumann_step: Any = rate(0.1, "1/L")
     products: int = eqx.field(static=True, default=5)
-    delta: Any = 1.0
-    offset: Any = 1.0
-    c_x: Any = 1.0
-    c_y: Any = 1.0
+    delta: Any = rate(1.0, follows=first_is_one)
+    offset: Any = rate(1.0, "steps")
+    c_x: Any = rate(1.0, "(0, 1]", knob="c")
+    c_y: Any = rate(1.0, "(0, 1]", knob="c")
     first_batch: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:

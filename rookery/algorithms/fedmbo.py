@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_rates
 from rookery.algorithms.steps import only, uniform_below
@@ -45,9 +46,9 @@ class FedMBO(Algorithm):
     paper: ClassVar[str] = "FedMBO"
     status: ClassVar[str] = "K"
 
-    gamma_x: Any = 0.1
-    gamma_y: Any = 0.1
-    neumann_step: Any = 0.1
+    gamma_x: Any = rate(0.1, "free")
+    gamma_y: Any = rate(0.1, "1/L")
+    neumann_step: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
     products: int = eqx.field(static=True, default=5)
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from rookery.algorithm.exchange import Algorithm, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithms.checks import check_counts
 from rookery.algorithms.nested import (
     anchored,
@@ -21,6 +22,7 @@ from rookery.algorithms.nested import (
     fed_inn_sgd,
     fed_out,
     hypergradient,
+    in_all_steps,
     local_out,
     own_hypergradient,
     scratch,
@@ -61,12 +63,12 @@ class FedNest(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L", times=in_all_steps)
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=True)
-    neumann_step: Any = None
+    neumann_step: Any = rate(None, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -108,12 +110,12 @@ class FedNestRandom(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L", times=in_all_steps)
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=True)
-    neumann_step: Any = None
+    neumann_step: Any = rate(None, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -153,12 +155,12 @@ class FedNestCode(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L", times=in_all_steps)
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=True)
-    neumann_step: Any = None
+    neumann_step: Any = rate(None, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -198,12 +200,12 @@ class FedNestSGD(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L", times=in_all_steps)
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=True)
-    neumann_step: Any = None
+    neumann_step: Any = rate(None, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -254,12 +256,12 @@ class LFedNest(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=False)
-    neumann_step: Any = None
+    neumann_step: Any = rate(None, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -296,12 +298,12 @@ class LFedNestSVRG(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=False)
-    neumann_step: Any = None
+    neumann_step: Any = rate(None, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_positive, check_rates
 from rookery.algorithms.steps import only
@@ -41,10 +42,10 @@ class FedNestCW(WeightsAndModel):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "D"
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
-    eta_x: Any = 0.01
-    neumann_step: Any = 0.1
+    eta_x: Any = rate(0.01, "free")
+    neumann_step: Any = rate(0.1, "1/L")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_w", "neumann_step")

@@ -8,8 +8,18 @@ from typing import Any, ClassVar
 import equinox as eqx
 
 from rookery.algorithm.exchange import Algorithm, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Local
-from rookery.algorithms.nested import anchored, check_nested, fed_inn, fed_inn_sgd, fed_out, local_out, scratch
+from rookery.algorithms.nested import (
+    anchored,
+    check_nested,
+    fed_inn,
+    fed_inn_sgd,
+    fed_out,
+    in_all_steps,
+    local_out,
+    scratch,
+)
 from rookery.typing import Tree, X, Y
 
 
@@ -39,8 +49,8 @@ class FedNestMinimax(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L", times=in_all_steps)
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=True)
@@ -87,8 +97,8 @@ class LFedNestMinimax(Algorithm):
     paper: ClassVar[str] = "FedNest"
     status: ClassVar[str] = "K, C"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
     outer_steps: int = eqx.field(static=True, default=1)
     divide_steps: bool = eqx.field(static=True, default=False)

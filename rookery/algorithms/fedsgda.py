@@ -10,6 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_fraction, check_rates, known, require
 from rookery.algorithms.descent_ascent import (
@@ -59,8 +60,8 @@ class FedSGDAPlus(Algorithm):
     paper: ClassVar[str] = "FedSGDA"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
     snapshot: int = eqx.field(static=True, default=1)
     gamma_x: Any = 1.0
     gamma_y: Any = 1.0
@@ -128,10 +129,10 @@ class FedSGDAM(Algorithm):
     paper: ClassVar[str] = "FedSGDA"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
-    alpha: Any = 0.5
-    beta: Any = 0.5
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    alpha: Any = rate(0.5, "(0, 1]", knob="momentum")
+    beta: Any = rate(0.5, "(0, 1]", knob="momentum")
     first_batch: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:

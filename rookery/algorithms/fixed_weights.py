@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Server, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context
 from rookery.algorithms.checks import check_counts, check_rates
 from rookery.algorithms.steps import repeated
@@ -34,7 +35,7 @@ class FixedWeights(WeightsAndModel):
     paper: ClassVar[str] = "PrimalDual"
     status: ClassVar[str] = "P"
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
 
     def __check_init__(self) -> None:
@@ -69,7 +70,7 @@ class AverageWeights(WeightsAndModel):
     paper: ClassVar[str] = "PrimalDual"
     status: ClassVar[str] = "P"
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
 
     def __check_init__(self) -> None:
@@ -104,7 +105,7 @@ class ValidationOnly(WeightsAndModel):
     paper: ClassVar[str] = "PrimalDual"
     status: ClassVar[str] = "P"
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
 
     def __check_init__(self) -> None:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_fraction, check_rates
 from rookery.algorithms.descent_ascent import (
@@ -47,8 +48,8 @@ class LocalSGDA(Algorithm):
     paper: ClassVar[str] = "FedSGDA"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y")
@@ -96,8 +97,8 @@ class LocalSGDAPlus(Algorithm):
     paper: ClassVar[str] = "FedSGDA"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
     snapshot: int = eqx.field(static=True, default=1)
 
     def __check_init__(self) -> None:
@@ -152,10 +153,10 @@ class MomentumLocalSGDA(Algorithm):
     paper: ClassVar[str] = "Momentum Local SGDA"
     status: ClassVar[str] = "K"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
-    beta_x: Any = 0.5
-    beta_y: Any = 0.5
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    beta_x: Any = rate(0.5, "(0, 1]", knob="momentum")
+    beta_y: Any = rate(0.5, "(0, 1]", knob="momentum")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y")

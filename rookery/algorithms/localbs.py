@@ -10,6 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import (
     check_counts,
@@ -26,6 +27,7 @@ from rookery.algorithms.steps import (
     cube_root,
     descend,
     feasible,
+    first_is_one,
     in_round,
     momenta,
     moving_average,
@@ -59,15 +61,15 @@ class LocalHypergradients(Algorithm):
     solves: ClassVar[tuple[str, ...]] = ("bilevel",)
     status: ClassVar[str] = "K, D"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    delta: Any = 1.0
-    offset: Any = 1.0
-    c_x: Any = 1.0
-    c_y: Any = 1.0
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    delta: Any = rate(1.0, follows=first_is_one)
+    offset: Any = rate(1.0, "steps")
+    c_x: Any = rate(1.0, "(0, 1]", knob="c")
+    c_y: Any = rate(1.0, "(0, 1]", knob="c")
     first_batch: int | None = eqx.field(static=True, default=None)
     average_first: bool = eqx.field(static=True, default=False)
-    neumann_step: Any = 0.1
+    neumann_step: Any = rate(0.1, "1/L")
     products: int = eqx.field(static=True, default=5)
 
     def __check_init__(self) -> None:
@@ -229,8 +231,10 @@ class AdaFBiO(LocalHypergradients):
     name: ClassVar[str] = "AdaFBiO"
     paper: ClassVar[str] = "Huang 2022"
 
+    eta_x: Any = rate(0.1, "free", times=lambda rates, scales: rates["epsilon"] + scales.rms_x)
+    eta_y: Any = rate(0.1, "1/L", times=lambda rates, scales: rates["epsilon"])
     decay: Any = 0.9
-    epsilon: Any = 0.1
+    epsilon: Any = rate(0.1, "ratio", times=lambda rates, scales: scales.size_y)
 
     def __check_init__(self) -> None:
         check_fraction(self, "decay", zero=True)

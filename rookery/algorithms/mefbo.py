@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_positive, check_rates, known
 from rookery.algorithms.steps import add, descend, feasible, in_round, only, zeros
@@ -51,14 +52,14 @@ class MeFBO(Algorithm):
     paper: ClassVar[str] = "MeFBO"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    eta_theta: Any = 0.1
-    gamma_x: Any = 1.0
-    gamma_y: Any = 0.3
-    gamma_theta: Any = 0.3
-    c: Any = Power(2.7, 0.001)
-    nu: Any = 2.0
+    eta_x: Any = rate(0.1, follows=lambda rates, scales: rates["gamma_x"] / scales.tau)
+    eta_y: Any = rate(0.1, follows=lambda rates, scales: rates["gamma_y"] / scales.tau)
+    eta_theta: Any = rate(0.1, follows=lambda rates, scales: rates["gamma_theta"] / scales.tau)
+    gamma_x: Any = rate(1.0, "free", times=lambda rates, scales: rates["c"])
+    gamma_y: Any = rate(0.3, "1/L", knob="y", times=lambda rates, scales: rates["c"] / (1 + rates["c"]))
+    gamma_theta: Any = rate(0.3, "1/L", knob="y", times=lambda rates, scales: rates["c"] / (1 + rates["c"]))
+    c: Any = rate(Power(2.7, 0.001), "ratio")
+    nu: Any = rate(2.0, "above 1/L")
     smoothness: float | None = eqx.field(static=True, default=None)
     convexity: float | None = eqx.field(static=True, default=None)
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Exchange, Repeat, Reply, Stage
+from rookery.algorithm.rate import Rates, Scales
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_counts, check_optional, check_rates
 from rookery.algorithms.steps import local_hypergradient, only, receive, repeated, sgd_steps, svrg_steps, uniform_below
@@ -191,6 +192,11 @@ def own_hypergradient(eta_h: Any, products: int) -> Callable[..., X]:
 def series_step(algorithm: Any) -> Any:
     """η_H; by default the step of x."""
     return algorithm.eta_x if algorithm.neumann_step is None else algorithm.neumann_step
+
+
+def in_all_steps(rates: Rates, scales: Scales) -> Any:
+    """A step that is divided by τ may be τ times as long."""
+    return scales.tau
 
 
 def check_nested(owner: Any) -> None:

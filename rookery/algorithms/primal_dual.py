@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_constant, check_counts, check_equal_weights, check_positive, check_rates
 from rookery.algorithms.steps import ball, only, repeated
@@ -30,10 +31,10 @@ class AugmentedLagrangian(Algorithm):
 
     solves: ClassVar[tuple[str, ...]] = ("weighting",)
 
-    eta_x: Any = 0.01
-    eta_w: Any = 0.1
-    eta_lambda: Any = 0.1
-    penalty: Any = 1.0
+    eta_x: Any = rate(0.01, "free")
+    eta_w: Any = rate(0.1, "1/L", times=lambda rates, scales: 1 / (1 + rates["penalty"]))
+    eta_lambda: Any = rate(0.1, "1/L", times=lambda rates, scales: 1 + rates["penalty"])
+    penalty: Any = rate(1.0, "ratio")
     inner: int = eqx.field(static=True, default=1)
     radius: Any = float("inf")
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Reply, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_rates
 from rookery.algorithms.descent_ascent import gradients, inside, local_steps, move, point, server_step
@@ -34,8 +35,8 @@ class FSGDA(Algorithm):
     paper: ClassVar[str] = "SAGDA"
     status: ClassVar[str] = "D"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
     gamma_x: Any = 1.0
     gamma_y: Any = 1.0
 
@@ -84,8 +85,8 @@ class SAGDA(Algorithm):
     paper: ClassVar[str] = "SAGDA"
     status: ClassVar[str] = "D"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.1
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.1, "1/L")
     gamma_x: Any = 1.0
     gamma_y: Any = 1.0
 

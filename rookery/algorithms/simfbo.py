@@ -11,6 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import check_fraction, check_positive, check_rates, require
 from rookery.algorithms.steps import (
@@ -63,12 +64,12 @@ class SimFBO(Algorithm):
     paper: ClassVar[str] = "SimFBO"
     status: ClassVar[str] = "K"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    eta_z: Any = 0.05
-    gamma_x: Any = 0.2
-    gamma_y: Any = 0.1
-    gamma_z: Any = 0.05
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    eta_z: Any = rate(0.05, "1/L")
+    gamma_x: Any = rate(0.2, follows="eta_x")
+    gamma_y: Any = rate(0.1, follows="eta_y")
+    gamma_z: Any = rate(0.05, follows="eta_z")
     radius: Any = float("inf")
     tie_batches: bool = eqx.field(static=True, default=False)
 
@@ -122,12 +123,12 @@ class ShroFBO(Algorithm):
     paper: ClassVar[str] = "SimFBO"
     status: ClassVar[str] = "K"
 
-    eta_x: Any = 0.1
-    eta_y: Any = 0.1
-    eta_z: Any = 0.05
-    gamma_x: Any = 0.2
-    gamma_y: Any = 0.1
-    gamma_z: Any = 0.05
+    eta_x: Any = rate(0.1, "free")
+    eta_y: Any = rate(0.1, "1/L")
+    eta_z: Any = rate(0.05, "1/L")
+    gamma_x: Any = rate(0.2, follows="eta_x")
+    gamma_y: Any = rate(0.1, follows="eta_y")
+    gamma_z: Any = rate(0.05, follows="eta_z")
     radius: Any = float("inf")
     tie_batches: bool = eqx.field(static=True, default=False)
     rho: Rho = eqx.field(static=True, default="all")
@@ -163,21 +164,21 @@ class AdaptiveSingleLoop(Algorithm):
     paper: ClassVar[str] = "ASFBO"
     status: ClassVar[str] = "P"
 
-    eta_x: Any = 0.01
-    eta_y: Any = 0.03
-    eta_z: Any = 0.02
-    gamma_x: Any = 0.03
-    gamma_y: Any = 0.03
-    gamma_z: Any = 0.05
+    eta_x: Any = rate(0.01, "free")
+    eta_y: Any = rate(0.03, "1/L")
+    eta_z: Any = rate(0.02, "1/L")
+    gamma_x: Any = rate(0.03, "ratio", knob="adapt", times=lambda rates, scales: rates["eta_x"] * scales.size_x)
+    gamma_y: Any = rate(0.03, "ratio", knob="adapt", times=lambda rates, scales: rates["eta_y"] * scales.size_y)
+    gamma_z: Any = rate(0.05, "ratio", knob="adapt", times=lambda rates, scales: rates["eta_z"] * scales.size_z)
     radius: Any = float("inf")
     tie_batches: bool = eqx.field(static=True, default=False)
     rho: Rho = eqx.field(static=True, default="all")
-    beta: Any = 0.25
+    beta: Any = rate(0.25, "(0, 1]")
     decay: Any = 0.75
     epsilon: Any = 0.001
-    clip_x: tuple[Any, Any] = (0.01, 0.1)
-    clip_y: tuple[Any, Any] = (0.03, 0.3)
-    clip_z: tuple[Any, Any] = (0.02, 0.2)
+    clip_x: tuple[Any, Any] = rate((0.01, 0.1), follows=lambda rates, scales: around(rates["eta_x"]))
+    clip_y: tuple[Any, Any] = rate((0.03, 0.3), follows=lambda rates, scales: around(rates["eta_y"]))
+    clip_z: tuple[Any, Any] = rate((0.02, 0.2), follows=lambda rates, scales: around(rates["eta_z"]))
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y", "eta_z", "gamma_x", "gamma_y", "gamma_z")
@@ -219,9 +220,9 @@ class AdaptiveSingleLoop(Algorithm):
         rho, decay = scale(ctx, h, self.rho), at(self.decay, ctx.round)
         clips = {"x": self.clip_x, "y": self.clip_y, "z": self.clip_z}
         sizes, gamma = {}, {}
-        for v, rate in in_round(ctx.round, x=self.gamma_x, y=self.gamma_y, z=self.gamma_z).items():
+        for v, most in in_round(ctx.round, x=self.gamma_x, y=self.gamma_y, z=self.gamma_z).items():
             s = decay * server["s_" + v] + (1 - decay) * jnp.linalg.norm(h[v])
-            sizes["s_" + v], gamma[v] = s, rho * jnp.clip(rate / (s + self.epsilon), *clips[v])
+            sizes["s_" + v], gamma[v] = s, rho * jnp.clip(most / (s + self.epsilon), *clips[v])
         return {**projected(ctx, descend(server, h, gamma), self.radius), **sizes}
 
 
@@ -281,6 +282,11 @@ class LAASFBO(AdaptiveSingleLoop):
     def momentum(self, b: Batches, new: Vectors, old: Vectors, m: Vectors) -> Vectors:
         """Eq. 21: D_v(new; ξ) + (1 − β)(m_v − D_v(old; ξ))."""
         return storm(directions(b, new), directions(b, old), m, dict.fromkeys(m, self.beta))
+
+
+def around(eta: Any) -> tuple[Any, Any]:
+    """Bounds a factor of 10 apart, as all published ones are, with the client's step in the middle."""
+    return eta / 10**0.5, eta * 10**0.5
 
 
 def summed_directions(local: Local, v: Vectors, eta: Vectors, tie: bool) -> Vectors:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from rookery.algorithm.exchange import Repeat, Stage
+from rookery.algorithm.rate import Rates, Scales
 from rookery.algorithm.views import Context, Local
 from rookery.problem.keys import Stream
 from rookery.problem.oracles import Objective, neumann
@@ -108,6 +109,11 @@ def clock(local: Local, k: Any) -> Any:
 def cube_root(delta: Any, offset: Any, s: Any) -> Any:
     """δ_s = δ/(u + s)^{1/3}."""
     return delta / (offset + s) ** (1 / 3)
+
+
+def first_is_one(rates: Rates, scales: Scales) -> Any:
+    """δ = (u + 1)^{1/3}, so that δ_1 = 1: the schedule only slows down, and steps and momenta keep their scales."""
+    return (rates["offset"] + 1) ** (1 / 3)
 
 
 def with_momenta(v: Vectors) -> Vectors:

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from rookery.algorithm.exchange import Algorithm, Exchange, Server, Stage
+from rookery.algorithm.rate import rate
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.checks import (
     check_counts,
@@ -34,11 +35,11 @@ class DoubleMomentum(Algorithm):
 
     solves: ClassVar[tuple[str, ...]] = ("weighting",)
 
-    eta_w: Any = 0.1
+    eta_w: Any = rate(0.1, "1/L")
     inner: int = eqx.field(static=True, default=1)
-    eta_x: Any = 0.01
-    neumann_step: Any = 0.1
-    beta: Any = 0.5
+    eta_x: Any = rate(0.01, "free")
+    neumann_step: Any = rate(0.1, "1/L")
+    beta: Any = rate(0.5, "(0, 1]")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_w", "neumann_step")

@@ -200,7 +200,7 @@ def _weighted(flat: Flat, clients: Clients, x: X, w: Y, tol: Array) -> tuple[Arr
     """∂f_0(w*(x))/∂x, w*, λ* and whether both converged."""
     g = Objective(on_everybody(flat.lower, clients.lower, x, _key))
     w, converged, _ = newton(lambda v: g.value(x, v), w, tol)
-    solved = conjugate_gradients(lambda v: g.hess(x, w, v), _server_objective(flat, clients).grad_y(x, w))
+    solved = conjugate_gradients(lambda v: g.hess(x, w, v), server_objective(flat, clients).grad_y(x, w))
     dual, converged = -solved.at, converged & solved.converged
 
     def entry(client: Array) -> Array:
@@ -250,7 +250,7 @@ class Losses(eqx.Module):
         if isinstance(problem, ClientWeighting):
             flat, x_, y_ = _flatten(problem, x, y)
             g = on_everybody(flat.lower, clients.lower, x_, _key)
-            return {"upper_loss": _server_objective(flat, clients).value(x_, y_), "lower_loss": g(x_, y_)}
+            return {"upper_loss": server_objective(flat, clients).value(x_, y_), "lower_loss": g(x_, y_)}
         if isinstance(problem, Bilevel) and problem.lower_level == "local":
             flat, x_, _ = _flatten(problem, x, jax.tree.map(lambda leaf: leaf[0], y))
 
@@ -276,7 +276,8 @@ def objectives(flat: Flat, clients: Clients) -> tuple[Objective, Objective]:
     return Objective(f), Objective(g, "grad_g")
 
 
-def _server_objective(flat: Flat, clients: Clients) -> Objective:
+def server_objective(flat: Flat, clients: Clients) -> Objective:
+    """f_0 on all data of the server, as a function of vectors."""
     if clients.server is None:
         raise ValueError("clients: client weighting needs data at the server, give rk.Clients(..., server=examples)")
     return Objective(on_whole_set(flat.upper, clients.server, 0, _key, 0))

@@ -121,3 +121,84 @@ def projected_descent(
     first = (jnp.int32(0), project(start), jnp.ones((), start.dtype), jnp.asarray(jnp.inf, start.dtype))
     count, v, _, moved = jax.lax.while_loop(lambda s: (s[0] < steps) & (s[3] > tol), body, first)
     return Solved(v, moved <= tol, count)
+
+
+def truncated_newton(value: Callable[[Array], Array], start: Array, outer: int, inner: int) -> Array:
+    """A lower value by a bounded amount of work: ``outer`` Newton steps of at most ``inner`` products each.
+
+    Conjugate gradients stop where the curvature is not positive, and a step is halved until the value falls, so that it is
+    safe where the function is not convex. What is returned is never worse than the start.
+    """
+    slope = jax.grad(value)
+    eps = float(jnp.finfo(start.dtype).eps)
+
+    def direction(v: Array, g: Array) -> Array:
+        size = jnp.vdot(g, g)
+        enough = size * jnp.minimum(1e-2, jnp.sqrt(size)) ** 2 * 1e-2
+
+        def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+            count, d, r, p, left, _ = state
+            image = jax.jvp(slope, (v,), (p,))[1]
+            bent = jnp.vdot(p, image)
+            good = bent > eps * jnp.vdot(p, p)
+            step = jnp.where(good, left / jnp.where(good, bent, 1), 0)
+            r_new = r - step * image
+            now = jnp.vdot(r_new, r_new)
+            first = jnp.where((count == 0) & ~good, 1.0, 0.0).astype(d.dtype)  # downhill, where nothing else is known
+            return count + 1, d + step * p + first * p, r_new, r_new + now / left * p, now, good
+
+        def going(state: tuple[Array, ...]) -> Array:
+            found: Array = (state[0] < inner) & (state[4] > jnp.maximum(enough, eps**2 * size)) & state[5]
+            return found
+
+        zero = jnp.zeros_like(v)
+        d: Array = jax.lax.while_loop(going, body, (jnp.int32(0), zero, g, g, size, jnp.bool_(True)))[1]
+        return d
+
+    def step(_: Array, v: Array) -> Array:
+        here, g = jax.value_and_grad(value)(v)
+        d = direction(v, g)
+        gain = jnp.vdot(d, g)
+
+        def too_long(state: tuple[Array, Array]) -> Array:
+            s, count = state
+            return ~(value(v - s * d) <= here - 1e-4 * s * gain) & (count < 20)
+
+        s, tries = jax.lax.while_loop(too_long, lambda t: (t[0] / 2, t[1] + 1), (jnp.ones((), v.dtype), jnp.int32(0)))
+        return jnp.where(tries < 20, v - s * d, v)
+
+    made: Array = jax.lax.fori_loop(0, outer, step, start)
+    return made
+
+
+def accelerated_descent(
+    value: Callable[[Array], Array], project: Callable[[Array], Array], start: Array, steps: int
+) -> Array:
+    """A lower value over a convex set by ``steps`` projected gradient steps with Nesterov's extrapolation.
+
+    The length of a step is found by doubling and halving; the extrapolation starts anew where it goes uphill.
+    """
+    gradient = jax.value_and_grad(value)
+
+    def step(_: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        v, ahead, t, s = state
+        here, g = gradient(ahead)
+        new = project(ahead - s * g)
+        d = new - ahead
+        ok = value(new) <= here + jnp.vdot(g, d) + jnp.vdot(d, d) / (2 * s)
+        uphill = jnp.vdot(g, new - v) > 0
+        following = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
+        further = project(new + jnp.where(uphill, 0, (t - 1) / following) * (new - v))
+        return (
+            jnp.where(ok, new, v),
+            jnp.where(ok, further, ahead),
+            jnp.where(ok, jnp.where(uphill, 1, following), t),
+            jnp.where(ok, 1.3 * s, s / 4),
+        )
+
+    v = project(start)
+    g = jax.grad(value)(v)
+    far = jnp.linalg.norm(project(v - 1e3 * g) - v) / jnp.maximum(jnp.linalg.norm(g), jnp.finfo(v.dtype).tiny)
+    first = jnp.clip(far, 1e-6, 1e3).astype(v.dtype)
+    made: Array = jax.lax.fori_loop(0, steps, step, (v, v, jnp.ones((), v.dtype), first))[0]
+    return made

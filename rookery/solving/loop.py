@@ -46,7 +46,7 @@ def make_rounds(
     history = History(start.history.rows if isinstance(start, Solution) else None)
     if start is None:
         state = run.initial_state()
-        history.append({"round": 0, **_counters(run.lanes), "seconds": 0.0, **evaluate(state)})
+        history.append({"round": 0, **counters(run.lanes), "seconds": 0.0, **evaluate(state)})
     else:
         state = _continued(run, start)
         state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
@@ -76,16 +76,16 @@ def make_rounds(
             while goes_on(state, stop):
                 made = min(stop - state.round, pace.rounds)
                 with pace:
-                    state, counted = session.advance(state, made)
-                    activity = activity + np.asarray(jax.block_until_ready(counted), np.int64)
+                    state, active = session.advance(state, made)
+                    activity = activity + np.asarray(jax.block_until_ready(active), np.int64)
                 seconds += pace.seconds
                 show(made, made / pace.seconds, None)
                 if goes_on(state, stop):  # else it is evaluated first
                     note(state)
             state = session.gather(state, final=state.round == end)
             metrics = evaluate(state)
-            counters = _counters(run.lanes, session.costs, activity, before)
-            before = {"round": state.round, **counters, "seconds": seconds, **metrics}
+            counted = counters(run.lanes, session.costs, activity, before)
+            before = {"round": state.round, **counted, "seconds": seconds, **metrics}
             history.append(before)
             show(0, None, metrics)
             if watch is not None:
@@ -129,7 +129,7 @@ def _continued(run: Run, start: Any) -> State:
     return state
 
 
-def _counters(
+def counters(
     lanes: int | None, costs: Sequence[Cost] = (), activity: Any = None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The counters of a row of the history, from those of the row before and how active each stage was since.

@@ -1,0 +1,34 @@
+"""What a candidate is worth: Φ(x), the upper objective where the lower level has followed, not at the raw y.
+
+A large step of x can make the upper objective small while y is far from the lower solution. So a candidate is judged
+after some steps of the lower level alone, on all data, from its own y: what somebody would get who kept x and finished the
+lower level. docs/tuning.md shows that this ranks candidates as the exact Φ does, and that the raw objective does not.
+"""
+
+from typing import Any
+
+import equinox as eqx
+from jax import Array
+
+from rookery.problem.clients import Clients
+from rookery.problem.problems import Problem
+from rookery.tuning.levels import levels
+
+OUTER, INNER = 3, 12
+"""Newton steps of a judgement, and products in each."""
+
+
+@eqx.filter_jit
+def phi(problem: Problem, clients: Clients, like: tuple[Any, Any], x: Array, y: Array) -> tuple[Array, Array]:
+    """Φ at vectors x and y, and the y of the lower level that it was taken at; ``like`` are pytrees x and y.
+
+    One program for everything that a search judges: it is compiled once, and a call takes milliseconds.
+    """
+    both = levels(problem, clients, *like)
+    solved = both.solve(x, y, OUTER, INNER)
+    return both.f.value(x, solved), solved
+
+
+def products() -> int:
+    """At most so many oracle calls of each client a judgement."""
+    return OUTER * (INNER + 2)

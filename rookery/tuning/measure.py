@@ -1,0 +1,145 @@
+"""What is measured on a problem before a search: the curvature of its lower level, and how far x should go in one step.
+
+All of it is a few gradients and Hessian-vector products on all data at the start. They give rates their scales, so that
+the search looks where rates can be and not over all numbers.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from rookery.algorithm.rate import Scales
+from rookery.problem.clients import Clients
+from rookery.problem.problems import Problem
+from rookery.tuning.judge import phi, products
+from rookery.tuning.levels import is_minimax, levels
+
+POWER_STEPS = 12
+"""Hessian-vector products of the power iteration: L to a few per cent, which is all that a scale needs."""
+SERIES = 30
+"""Products that find z* at the start."""
+LENGTHS = tuple(10.0 ** (k / 2) for k in range(-10, 9))
+"""Lengths of steps of x that are tried, in units of Φ/‖∇Φ‖²: 10⁻⁵ to 10⁴ times what would make Φ zero if it were linear."""
+
+
+@eqx.filter_jit
+def _curvature_at(problem: Problem, clients: Clients, like: tuple[Any, Any], x: Array, y: Array) -> Array:
+    """The largest |eigenvalue| of ∇²_yy G, by power iteration."""
+    g = levels(problem, clients, *like).g
+
+    def turn(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        v, _ = state
+        image = g.hess(x, y, v)
+        size = jnp.linalg.norm(image)
+        return image / jnp.maximum(size, jnp.finfo(v.dtype).tiny), size
+
+    v = jax.random.normal(jax.random.key(0), y.shape, y.dtype)
+    largest: Array = jax.lax.fori_loop(0, POWER_STEPS, turn, (v / jnp.linalg.norm(v), jnp.zeros((), y.dtype)))[1]
+    return largest
+
+
+@eqx.filter_jit
+def _slopes(
+    problem: Problem, clients: Clients, like: tuple[Any, Any], x: Array, y: Array, best: Array
+) -> tuple[Array, Array, Array]:
+    """∇_y G at y; ∇_y F and ∇Φ at the lower solution ``best``, with at most so many products for z*."""
+    both = levels(problem, clients, *like)
+    f, g = both.f, both.g
+    f_x, f_y = f.grad(x, best)
+    if is_minimax(problem):
+        return g.grad_y(x, y), f_y, f_x
+
+    def turn(_: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        z, r, p, left = state
+        image = g.hess(x, best, p)
+        bent = jnp.vdot(p, image)
+        step = jnp.where((bent > 0) & (left > 0), left / jnp.where(bent > 0, bent, 1), 0)
+        r = r - step * image
+        now = jnp.vdot(r, r)
+        return z + step * p, r, r + now / jnp.where(left > 0, left, 1) * p, jnp.where(step > 0, now, 0)
+
+    z = jax.lax.fori_loop(0, SERIES, turn, (jnp.zeros_like(best), f_y, f_y, jnp.vdot(f_y, f_y)))[0]
+    return g.grad_y(x, y), f_y, f_x - g.cross(x, best, z)
+
+
+class Found(NamedTuple):
+    """The raw numbers."""
+
+    curvature: float
+    slope_y: float
+    slope_f: float
+    slope_x: float
+    reach: float
+    phi: float
+    along: np.ndarray
+
+
+def _look(problem: Problem, clients: Clients, x0: Any, y0: Any) -> Found:
+    like = (x0, y0)
+    both = levels(problem, clients, *like)
+    x, y = both.flat.x.ravel(x0), both.start(y0)
+    given = problem, clients, like
+    value, best = phi(*given, x, y)
+    value, best = phi(*given, x, best)
+    g_y, f_y, d = _slopes(*given, x, y, best)
+    d = jnp.where(jnp.isfinite(d), d, 0.0)
+    tiny = float(jnp.finfo(x.dtype).tiny)
+    unit = max(abs(float(value)), 1e-6) / max(float(jnp.vdot(d, d)), tiny)
+    along = [float(phi(*given, both.flat.project_x(x - length * unit * d), best)[0]) for length in LENGTHS]
+    far = 1e6 * g_y / jnp.maximum(jnp.linalg.norm(g_y), tiny)
+    reach = jnp.linalg.norm(both.project_y(y - far) - both.project_y(y + far))
+    largest = max(float(_curvature_at(*given, x, y)), float(_curvature_at(*given, x, best)))
+    sizes = [float(jnp.linalg.norm(each)) for each in (g_y, f_y, d)]
+    return Found(largest, *sizes, float(reach), float(value), np.array(along))
+
+
+def measure(
+    problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float
+) -> tuple[Scales, float, int]:
+    """The scales of rates on this problem, Φ at the start, and how many oracle calls finding them took."""
+    found = _look(problem, clients, x0, y0)
+    step, entries = _best_length(found), max(1, sum(np.size(leaf) for leaf in jax.tree.leaves(x0)))
+    curvature, flat = _curvature(found)
+    scales = Scales(
+        x=step,
+        y=1 / curvature,
+        steps=float(rounds * tau),
+        tau=float(tau),
+        size_x=_positive(found.slope_x),
+        size_y=_positive(found.slope_y),
+        size_z=_positive(found.slope_f),
+        rms_x=_positive(found.slope_x) / entries**0.5,
+        flat_y=flat,
+    )
+    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + 2) * products() + 4
+    return scales, found.phi, spent * clients.n
+
+
+def _best_length(found: Found) -> float:
+    """The shortest step that gains nine tenths of the most; where none gains anything, the one that a line would ask for."""
+    gains = np.where(np.isfinite(found.along), found.phi - found.along, -np.inf)
+    unit = max(abs(float(found.phi)), 1e-6) / max(float(found.slope_x) ** 2, 1e-30)
+    if not np.isfinite(unit) or found.slope_x <= 0:
+        return 1.0
+    if gains.max() <= 0:
+        return unit
+    return float(LENGTHS[int(np.argmax(gains >= 0.9 * gains.max()))] * unit)
+
+
+def _curvature(found: Found) -> tuple[float, bool]:
+    """L, and whether it is so small that steps of y have no natural length but the size of Y."""
+    largest, slope, reach = float(found.curvature), float(found.slope_y), float(found.reach)
+    bounded = np.isfinite(reach) and 0 < reach < 1e5
+    if bounded and largest * reach < slope:
+        return slope / reach, True
+    if not np.isfinite(largest) or largest <= 1e-12:
+        return max(slope, 1e-6), True
+    return largest, False
+
+
+def _positive(size: Any) -> float:
+    return float(size) if np.isfinite(size) and size > 0 else 1.0

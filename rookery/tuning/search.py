@@ -1,0 +1,188 @@
+"""Successive halving over lanes: many candidates for a few rounds, the best of them for more, a few to the end.
+
+    stage   rounds      who
+    0       R/20        candidates spread evenly over the space
+    1       R/5         the best of them, and new ones near the best
+    2       R/2         the same once more
+    3       R           the best three, then neighbours of the winner, and other keys where anything is random
+
+Every stage has a share of the budget. A candidate that diverges has spent only the rounds that it made, and another takes
+its place. New candidates near the best may leave the ranges where the search began (steps of x always may), so the
+space grows in the direction in which the best lies.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rookery.tuning.space import Place, Space
+from rookery.tuning.trials import Program, Trial
+
+STAGES = ((1 / 20, 0.22, 0.0), (1 / 5, 0.20, 0.16), (1 / 2, 0.15, 0.10), (1.0, 0.15, 0.0))
+"""(part of the rounds, share of the budget for those that go on, share for new ones near the best)."""
+LAST = 0.02
+LEAST = 3.0
+"""Below so many runs' worth nothing can be found out."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a search is doing, for whoever shows it."""
+
+    algorithm: str
+    stage: int
+    left: int
+    """Candidates that are still in it."""
+    best: float | None
+    done: float
+    """The part of the budget that is spent."""
+
+
+class Search:
+    """The search for the rates of one algorithm."""
+
+    def __init__(
+        self,
+        space: Space,
+        program: Program,
+        rounds: int,
+        runs: float,
+        *,
+        higher: bool,
+        random: bool,
+        seed: Sequence[int],
+        show: Callable[[Progress], None] = lambda progress: None,
+    ):
+        self.space, self.program, self.rounds, self.runs = space, program, rounds, runs
+        self.sign = -1.0 if higher else 1.0
+        self.random = random
+        self.rng = np.random.default_rng(list(seed))
+        self.show = show
+        self.trials: list[Trial] = []
+
+    def cost(self, trial: Trial) -> float:
+        """A key by which the best comes first; what diverged comes last."""
+        return self.sign * trial.score if trial.alive else float("inf")
+
+    def spent(self) -> float:
+        """Runs' worth of rounds so far."""
+        return sum(each.spent.get("rounds", 0) for each in self.trials) / self.rounds
+
+    def best(self, trials: Sequence[Trial] | None = None) -> Trial | None:
+        """The best that is alive."""
+        alive = [each for each in (self.trials if trials is None else trials) if each.alive]
+        return min(alive, key=self.cost, default=None)
+
+    def new(self, place: Place, stage: int, key: int = 0) -> Trial:
+        """A new trial."""
+        made = Trial(len(self.trials), place, self.space.algorithm(place), key, stage=stage)
+        self.trials.append(made)
+        return made
+
+    def advance(self, trials: Sequence[Trial], to: int, stage: int) -> list[Trial]:
+        """Brings trials to a round; those that diverge stay behind."""
+        width = self.program.width
+        for first in range(0, len(trials), width):
+            part = trials[first : first + width]
+            for each in part:
+                each.stage = stage
+            self.program.advance(part, to)
+            here = [each for each in self.trials if each.rounds == to]
+            best = self.best(here)
+            left = sum(each.alive for each in self.trials if each.stage == stage)
+            self.show(Progress("", stage, left, None if best is None else best.score, self.spent() / self.runs))
+        return [each for each in trials if each.alive]
+
+    def run(self) -> Trial | None:
+        """All stages; the winner, or None if everything diverged."""
+        pool = self._first()
+        for stage in range(1, len(STAGES)):
+            pool = self._promote(pool, stage) or pool
+        return self._choose(pool)
+
+    def _rounds(self, stage: int) -> int:
+        return max(1, min(self.rounds, round(STAGES[stage][0] * self.rounds)))
+
+    def _first(self) -> list[Trial]:
+        """Candidates all over the space, until the stage's share is spent."""
+        to, limit = self._rounds(0), STAGES[0][1] * self.runs * self.rounds
+        most = max(self.program.width, int(2 * limit / to))  # diverged ones cost little, but there is an end
+        places = self.space.spread(most, self.rng)
+        alive: list[Trial] = []
+        used, number = 0.0, 0
+        while used + to <= limit and number < most:
+            count = min(self.program.width, most - number, max(1, int((limit - used) / to)))
+            made = [self.new(place, 0) for place in places[number : number + count]]
+            number += count
+            alive += self.advance(made, to, 0)
+            used = float(sum(each.spent.get("rounds", 0) for each in self.trials))
+        return alive
+
+    def _promote(self, pool: list[Trial], stage: int) -> list[Trial]:
+        """Those of a pool that go on to a stage, and new ones near the best of them.
+
+        They go on in the order of their scores, but not too many with steps of x alike: after few rounds the longest steps
+        look best, and only more rounds show which of them last. Where one diverges, the next takes its place.
+        """
+        to, (_, share, fresh) = self._rounds(stage), STAGES[stage]
+        queue = self._ordered(pool, stage)
+        here: list[Trial] = [each for each in queue if each.rounds >= to]  # so short a run that stages coincide
+        queue = [each for each in queue if each.rounds < to]
+        limit, before = share * self.runs * self.rounds, self.spent()
+        while queue:
+            left = limit - (self.spent() - before) * self.rounds
+            step = to - queue[0].rounds
+            count = min(self.program.width, int(left / step))
+            if count < 1 and (here or self.spent() > 1.2 * self.runs):
+                break
+            part, queue = queue[: max(1, count)], queue[max(1, count) :]
+            here += self.advance(part, to, stage)
+        parents = sorted(here, key=self.cost)[: 1 + len(here) // 2]
+        return here + self._children(parents, int(fresh * self.runs * self.rounds / to), to, stage)
+
+    def _ordered(self, pool: Sequence[Trial], stage: int) -> list[Trial]:
+        """By score, at most a few of a bin of half a decade of x before the others of that bin."""
+        alike = (2, 2, 2, 1)[stage]
+        seen: dict[int, int] = {}
+        keyed = []
+        for each in sorted(pool, key=self.cost):
+            x = next((each.place[knob.name] for knob in self.space.knobs if knob.scale == "free"), 0.0)
+            bin = int(np.floor(2 * x))
+            seen[bin] = seen.get(bin, 0) + 1
+            keyed.append(((seen[bin] - 1) // alike, self.cost(each), each.number, each))
+        return [each for *_, each in sorted(keyed, key=lambda k: k[:3])]
+
+    def _children(self, parents: Sequence[Trial], count: int, to: int, stage: int) -> list[Trial]:
+        """New candidates near the best, nearer in later stages."""
+        if not parents or count < 1:
+            return []
+        width = 0.12 / stage
+        places = [self.space.near(parents[k % len(parents)].place, width, self.rng) for k in range(count)]
+        return self.advance([self.new(place, stage) for place in places], to, stage)
+
+    def _choose(self, alive: Sequence[Trial]) -> Trial | None:
+        """The winner: neighbours of the best, or other keys for the best two, with what is left of the budget."""
+        alive = sorted((each for each in alive if each.rounds == self.rounds), key=self.cost)
+        left = int(self.runs - self.spent())
+        if left < 1 or not alive:
+            return alive[0] if alive else None
+        if not self.random or len(self.program.keys) == 1:
+            more = self._children(alive[:1], left, self.rounds, 3)
+            return self.best([*alive, *more])
+        rivals = alive[:2]
+        again = [self.new(each.place, 3, key=1 + k) for k in range(max(1, left // len(rivals))) for each in rivals]
+        again = again[:left]
+        self.advance(again, self.rounds, 3)
+
+        def mean(trial: Trial) -> float:
+            scores = [self.cost(trial)] + [self.cost(each) for each in again if each.place is trial.place]
+            return float(np.mean(scores))
+
+        return min(rivals, key=mean)
+
+
+def deterministic(taking: Any, sizes: tuple[Any, Any], steps: Any) -> bool:
+    """Whether a run has no randomness: everybody takes part, with whole sets and equal steps."""
+    return type(taking).__name__ == "Full" and sizes == (None, None) and steps.fixed

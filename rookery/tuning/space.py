@@ -1,0 +1,154 @@
+"""The search space of an algorithm: what its fields declare, in units that were measured on the problem.
+
+A candidate is a place: one coordinate a knob, the decimal logarithm of its value in units of its scale. 0 is 1/L for a
+step of the lower level, and one good step for x.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rookery.algorithm.exchange import Algorithm
+from rookery.algorithm.rate import Declared, Scale, Scales, declared
+from rookery.problem.schedules import Power
+
+Place = Mapping[str, float]
+"""A coordinate for each knob."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One coordinate of the search: where it begins to look, and whether it may leave that range."""
+
+    name: str
+    scale: Scale
+    low: float
+    high: float
+    grows: bool
+
+
+@dataclass(frozen=True)
+class Space:
+    """What can be searched of one class of algorithms on one problem."""
+
+    kind: type[Algorithm]
+    scales: Scales
+    knobs: tuple[Knob, ...]
+
+    @classmethod
+    def of(cls, kind: type[Algorithm], scales: Scales) -> "Space":
+        """The space that the fields of ``kind`` declare."""
+        knobs: dict[str, Knob] = {}
+        for field, each in declared(kind).items():
+            if each.scale is not None:
+                name = each.knob or field
+                knobs.setdefault(name, Knob(name, each.scale, *_range(each.scale, scales)))
+        return cls(kind, scales, tuple(knobs.values()))
+
+    @property
+    def learns_x(self) -> bool:
+        """Whether the algorithm has a step of x at all."""
+        return any(knob.scale == "free" for knob in self.knobs)
+
+    def algorithm(self, place: Place) -> Algorithm:
+        """The algorithm with the rates of a place."""
+        return self.kind(**self.rates(place))
+
+    def rates(self, place: Place) -> dict[str, Any]:
+        """The rates of a place, by field."""
+        found = _Resolved(self.kind, self.scales, place)
+        return {name: found.value(name) for name in declared(self.kind)}
+
+    def frozen(self, place: Place) -> Algorithm:
+        """The same place with steps of length 0 for x."""
+        return dataclasses.replace(self, scales=dataclasses.replace(self.scales, x=0.0)).algorithm(place)
+
+    def spread(self, count: int, rng: np.random.Generator) -> list[dict[str, float]]:
+        """Places spread evenly over the ranges: a lattice of irrational slopes from a random start.
+
+        Additive recurrences with the generalised golden ratio fill the unit cube as evenly as a Sobol sequence does for
+        so few points, and any number of points can be taken.
+        """
+        dimension = len(self.knobs)
+        ratio = 2.0
+        for _ in range(40):
+            ratio = (1 + ratio) ** (1 / (dimension + 1))
+        slopes = ratio ** -np.arange(1, dimension + 1)
+        units = (rng.uniform(size=dimension) + np.outer(np.arange(1, count + 1), slopes)) % 1
+        lows, highs = np.array([k.low for k in self.knobs]), np.array([k.high for k in self.knobs])
+        return [self._place(row) for row in lows + units * (highs - lows)]
+
+    def near(self, place: Place, width: float, rng: np.random.Generator) -> dict[str, float]:
+        """A place in the neighbourhood, ``width`` of the ranges away in each coordinate; steps of x may leave theirs."""
+        moved = []
+        for knob in self.knobs:
+            value = place[knob.name] + width * (knob.high - knob.low) * rng.standard_normal()
+            moved.append(value if knob.grows else min(max(value, knob.low), knob.high))
+        return self._place(moved)
+
+    def edges(self, place: Place, tried: list[Place]) -> dict[str, str]:
+        """Of the knobs whose value lies at an edge of all that was tried and may go on: "smallest" or "largest"."""
+        found = {}
+        for knob in self.knobs:
+            values = sorted({round(each[knob.name], 9) for each in tried})
+            here = place[knob.name]
+            margin = 0.05 * (knob.high - knob.low)
+            if knob.grows and len(values) > 2:
+                if here <= values[0] + margin:
+                    found[knob.name] = "smallest"
+                elif here >= values[-1] - margin:
+                    found[knob.name] = "largest"
+        return found
+
+    def _place(self, values: Any) -> dict[str, float]:
+        return {knob.name: float(value) for knob, value in zip(self.knobs, values, strict=True)}
+
+
+def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
+    """Where a rate of this scale is looked for first (low, high), and whether the search may leave that."""
+    if scale == "free" or (scale == "1/L" and scales.flat_y):
+        return -math.log10(max(scales.steps, 10.0)), 0.75, True
+    ranges: dict[str, tuple[float, float, bool]] = {
+        "1/L": (-1.5, 0.2, True),
+        "above 1/L": (0.0, 3.0, False),
+        "(0, 1]": (-2.0, 0.0, False),
+        "ratio": (-1.0, 1.5, False),
+        "steps": (-3.0, 0.5, False),
+    }
+    return ranges[scale]
+
+
+class _Resolved(Mapping[str, Any]):
+    """The rates of a place by field, each computed when another asks for it."""
+
+    def __init__(self, kind: type[Algorithm], scales: Scales, place: Place):
+        self._declared, self._scales, self._place = declared(kind), scales, place
+        self._fields = {field.name: field.default for field in dataclasses.fields(kind)}
+
+    def __getitem__(self, name: str) -> Any:
+        """The number; of a schedule its scale."""
+        each = self._declared[name]
+        if each.follows is not None:
+            return self[each.follows] if isinstance(each.follows, str) else each.follows(self, self._scales)
+        factor = 1.0 if each.times is None else float(each.times(self, self._scales))
+        return self._unit(each) * factor * 10 ** self._place[each.knob or name]
+
+    def _unit(self, each: Declared) -> float:
+        scales = self._scales
+        units = {"free": scales.x, "1/L": scales.y, "above 1/L": scales.y, "steps": scales.steps}
+        return units.get(each.scale or "", 1.0)
+
+    def value(self, name: str) -> Any:
+        """What the field gets: a schedule keeps its shape."""
+        default = self._fields[name]
+        return dataclasses.replace(default, scale=self[name]) if isinstance(default, Power) else self[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._declared)
+
+    def __len__(self) -> int:
+        return len(self._declared)
