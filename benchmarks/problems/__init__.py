@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.problems import bilevel
+from benchmarks.problems import bilevel, minimax, scales, weighting
 from benchmarks.problems.base import Problem
 
 __all__ = ["Problem", "problems"]
@@ -20,4 +20,12 @@ def problems() -> dict[str, Callable[[], Problem]]:
         "loss-tuning": bilevel.loss_tuning,
         "network": bilevel.network,
         "own-heads": bilevel.own_heads,
+        "auroc": minimax.auroc,
+        "fair": minimax.fair,
+        "robust": minimax.robust,
+        "wrong-labels": weighting.wrong_labels,
+        "scaled-quadratic": scales.scaled_quadratic,
+        "saddle": minimax.saddle,
+        "noisy-targets": weighting.noisy_targets,
+        "raw-units": scales.raw_units,
     }

@@ -187,6 +187,17 @@ def concave(problem: rk.Minimax, clients: rk.Clients, y0: Any, curvature: float)
     return jax.jit(phi)
 
 
+def saddle(problem: rk.Minimax, clients: rk.Clients, y0: Array) -> Phi:
+    """Φ(x) = max over y of F(x, y), where F is a strongly concave quadratic function of y."""
+    f = everybody(problem.objective, clients.upper, clients.weights)
+
+    def phi(x: Any, y: Any) -> Array:
+        best, found = quadratic(lambda v: -f(x, v), y0)
+        return finite(jnp.where(found, f(x, best), jnp.inf))
+
+    return jax.jit(phi)
+
+
 def finite(value: Array) -> Array:
     """``value``, or infinity if it is not a number."""
     return jnp.where(jnp.isfinite(value), value, jnp.inf)
