@@ -32,6 +32,7 @@ from rookery.algorithms.rfho import RfhoCW, RfhoForwardCW
 from rookery.algorithms.sagda import FSGDA, SAGDA
 from rookery.algorithms.simfbo import ASFBO, LAASFBO, ShroFBO, SimFBO
 from rookery.algorithms.sustain import SustainCW, SustainPlainCW, SustainRandomCW
+from rookery.api import solve, solve_many, tune
 from rookery.engines.base import Divergence, Engine, Run, Session, Stopped
 from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
@@ -41,11 +42,11 @@ from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Unifor
 from rookery.problem.problems import Bilevel, ClientWeighting, Minimax
 from rookery.problem.schedules import Cosine, Power, Schedule
 from rookery.problem.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
-from rookery.solving.api import solve, solve_many
 from rookery.solving.check import check_algorithm
 from rookery.solving.history import History
 from rookery.solving.lanes import Lanes
 from rookery.solving.solution import Diverged, Solution
+from rookery.tuning.result import Tuning
 
 __version__ = version("rookery")
 """As pyproject.toml has it."""
@@ -77,6 +78,8 @@ __all__ = [
     # solving
     "solve",
     "solve_many",
+    "tune",
+    "Tuning",
     "Lanes",
     "Solution",
     "History",

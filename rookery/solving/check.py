@@ -17,8 +17,8 @@ from rookery.problem.clients import Clients
 from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform
 from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.sets import Box, Set
-from rookery.solving.api import solve, solve_many
-from rookery.solving.prepare import prepare, single
+from rookery.solving.loop import make_rounds, or_diverged
+from rookery.solving.prepare import many, prepare, single
 from rookery.solving.solution import Diverged, Solution
 from rookery.typing import Tree
 
@@ -279,13 +279,13 @@ class _Check:
         self, alone: tuple[Solution, ...], participation: Participation | None, engine: Simulator | None
     ) -> bool:
         with self._doing("solve_many"):
-            many = solve_many(
-                self.problem, [self.algorithm, _scaled(self.algorithm)], self.clients, self.x0, self.y0, rounds=ROUNDS,
-                every=ROUNDS, keys=[1, 2], participation=participation, local_steps=self.steps, batch_size=2,
-                evaluate=_nothing, engine=engine, progress=False,
+            given = many(
+                self.problem, [self.algorithm, _scaled(self.algorithm)], self.clients, self.x0, self.y0, keys=[1, 2],
+                participation=participation, local_steps=self.steps, batch_size=2, evaluate=_nothing, engine=engine,
             )  # fmt: skip
-        self._require(not many.diverged, f"a lane of solve_many must stay finite where solve does, but {many.diverged}")
-        return all(self._close(many.lane(lane), single) for lane, single in enumerate(alone))
+            both = make_rounds(prepare(given), ROUNDS, ROUNDS, progress=False)
+        self._require(not both.diverged, f"a lane of solve_many must stay finite where solve does, but {both.diverged}")
+        return all(self._close(both.lane(lane), each) for lane, each in enumerate(alone))
 
     def _bytes(self, seen: _Seen, solution: Solution) -> None:
         """Bytes counted = Σ over exchanges of size · participants · executions."""
@@ -329,12 +329,11 @@ class _Check:
         start: Solution | None = None,
     ) -> tuple[Solution, _Points]:
         points = _Points()
-        solution = solve(
-            self.problem, algorithm, self.clients, self.x0, self.y0, rounds=rounds, every=every, key=key,
-            participation=participation, local_steps=steps or self.steps, batch_size=2, evaluate=points, start=start,
-            engine=Simulator(at_once), progress=False,
+        given = single(
+            self.problem, algorithm, self.clients, self.x0, self.y0, key=key, participation=participation,
+            local_steps=steps or self.steps, batch_size=2, evaluate=points, engine=Simulator(at_once),
         )  # fmt: skip
-        return solution, points
+        return or_diverged(make_rounds(prepare(given), rounds, every, False, start)), points
 
     def _accepted(self, *offered: Steps) -> Steps:
         """The first of these numbers of local steps that the algorithm takes."""

@@ -18,7 +18,7 @@ from rookery.solving.evaluate import Evaluation
 from rookery.solving.history import History
 from rookery.solving.prepare import Prepared
 from rookery.solving.progress import Pace, progress_bar
-from rookery.solving.solution import Solution, stopped_in
+from rookery.solving.solution import Diverged, Solution, stopped_in
 
 Watch = Callable[[State, History], None]
 Remember = Callable[[State, History, dict[str, Any]], None]
@@ -111,6 +111,13 @@ def finished(prepared: Prepared, state: State, history: History) -> Solution:
 
     stopped = stopped_in(state, run.lanes)
     return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None)
+
+
+def or_diverged(solution: Solution) -> Solution:
+    """The solution of a single run, if it did not diverge."""
+    if solution.diverged:
+        raise Diverged(solution.why(), solution)
+    return solution
 
 
 def _continued(run: Run, start: Any) -> State:

@@ -1,7 +1,7 @@
 """The lanes of a search: many candidates side by side, advanced in steps and regrouped between them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,18 +9,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State, with_dtype
+from rookery.algorithms.registry import name_of
 from rookery.engines.base import Run
-from rookery.engines.simulator import LARGE
 from rookery.problem.keys import as_key
 from rookery.problem.oracles import UNITS
 from rookery.solving.evaluate import Evaluation
 from rookery.solving.lanes import stack
 from rookery.solving.loop import counters
 from rookery.solving.prepare import Prepared
+from rookery.stopping import stop_if_asked
+from rookery.tuning.journal import Journal
 from rookery.tuning.judge import phi
 from rookery.tuning.space import Place
 
@@ -45,6 +46,18 @@ class Trial:
     spent: dict[str, int] = field(default_factory=dict)
 
     @property
+    def outcome(self) -> dict[str, Any]:
+        """What a journal holds of it."""
+        score = self.score if np.isfinite(self.score) else None
+        return {"rounds": self.rounds, "score": score, "diverged": self.diverged, "spent": dict(self.spent)}
+
+    def take(self, outcome: Mapping[str, Any]) -> None:
+        """What a journal held; the state is computed again if it is needed."""
+        self.rounds, self.diverged, self.spent = outcome["rounds"], outcome["diverged"], dict(outcome["spent"])
+        self.score = float("nan") if outcome["score"] is None else float(outcome["score"])
+        self.state = None
+
+    @property
     def alive(self) -> bool:
         """Whether it can go on."""
         return not self.diverged and bool(np.isfinite(self.score))
@@ -56,18 +69,43 @@ class Program:
     ``metric`` is one of the numbers that the prepared ``evaluate`` returns, or None: then a trial is judged by Φ.
     """
 
-    def __init__(self, prepared: Prepared, keys: Sequence[Any], metric: str | None, like: tuple[Any, Any]):
+    def __init__(
+        self,
+        prepared: Prepared,
+        keys: Sequence[Any],
+        metric: str | None,
+        like: tuple[Any, Any],
+        journal: Journal | None = None,
+    ):
         self.prepared, self.keys, self.metric, self.like = prepared, [as_key(key) for key in keys], metric, like
+        self.journal = journal or Journal()
+        self.name = name_of(type(prepared.run.setting.algorithm))
         self.run = prepared.run
         self.width = self.run.lanes or 1
-        self.large = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.run.initial_state).server)) > (
-            LARGE * self.width
-        )
 
     def advance(self, trials: Sequence[Trial], to: int) -> None:
         """Brings trials, all in the same round, to round ``to``, and judges them."""
         for first in range(0, len(trials), self.width):
-            self._advance(list(trials[first : first + self.width]), to)
+            part = list(trials[first : first + self.width])
+            batch: list[Any] = [to, [each.number for each in part]]
+            told = self.journal.next(self.name, batch)
+            if told is None:
+                stop_if_asked()
+                self.restore(part)
+                self._advance(part, to)
+                self.journal.add(self.name, batch, [each.outcome for each in part])
+            else:
+                for each, outcome in zip(part, told, strict=True):
+                    each.take(outcome)
+
+    def restore(self, trials: Sequence[Trial]) -> None:
+        """The states of trials whose rounds were made before the search was stopped."""
+        lost = [each for each in trials if each.rounds and each.state is None]
+        if lost:
+            again = [replace(each, rounds=0, state=None, spent={}) for each in lost]
+            self._advance(again, lost[0].rounds)
+            for each, made in zip(lost, again, strict=True):
+                each.state = made.state
 
     def _advance(self, trials: list[Trial], to: int) -> None:
         idle = self.width - len(trials)
@@ -95,8 +133,8 @@ class Program:
                 trial.spent[unit] = trial.spent.get(unit, 0) + amount
             trial.rounds = trial.rounds + made if trial.diverged else to
             trial.score = float("nan") if trial.diverged else float(scores[lane])
-            trial.state = None if trial.diverged else jax.tree.map(
-                lambda leaf, lane=lane: leaf[lane], replace(state, round=None)
+            trial.state = (
+                None if trial.diverged else jax.tree.map(lambda leaf, lane=lane: leaf[lane], replace(state, round=None))
             )
 
     def _state(self, run: Run, lanes: Sequence[Trial]) -> State:
@@ -117,8 +155,3 @@ class Program:
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             return np.array(list(pool.map(one, range(count))))
-
-
-def phi_of(run: Run, like: tuple[Any, Any], x: Array, y: Array) -> float:
-    """Φ at vectors."""
-    return float(phi(run.setting.flat.problem, run.setting.clients, like, x, y.reshape(-1))[0])

@@ -1,6 +1,8 @@
-"""``rk.solve`` and ``rk.solve_many``."""
+"""``rk.solve``, ``rk.solve_many`` and ``rk.tune``."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rookery.algorithm.exchange import Algorithm
@@ -9,10 +11,13 @@ from rookery.engines.base import Engine
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Participation, Steps
 from rookery.problem.problems import Problem
+from rookery.problem.validation import warn
 from rookery.solving.lanes import Lanes
-from rookery.solving.loop import make_rounds
+from rookery.solving.loop import make_rounds, or_diverged
 from rookery.solving.prepare import many, prepare, single
-from rookery.solving.solution import Diverged, Solution
+from rookery.solving.solution import Solution
+from rookery.tuning.result import Tuning
+from rookery.tuning.tune import BUDGET, Aim, Unit, search_rates, simulator
 from rookery.typing import BatchSize, Metrics
 
 
@@ -38,7 +43,8 @@ def solve(
 
     Args:
         problem: ``rk.Bilevel``, ``rk.Minimax`` or ``rk.ClientWeighting``.
-        algorithm: such as ``rk.MeFBO(...)``, or its name for the default rates.
+        algorithm: such as ``rk.MeFBO(eta_x=0.1)``, which is taken as it is; or its name: then its rates are searched for
+            first, as :func:`tune` does.
         clients: who holds which data.
         x0, y0: where to start: pytrees of float arrays. For client weighting x0 may be None (equal weights).
         rounds: communication rounds to make (more of them, if ``start`` is given).
@@ -56,14 +62,17 @@ def solve(
         ValueError, TypeError: a bad argument, named, before anything is compiled.
         Diverged: a number was not finite; its ``solution`` holds what was computed before.
     """
+    if isinstance(algorithm, str) and start is None:
+        found = tune(
+            problem, algorithm, clients, x0, y0, rounds=rounds, key=key, participation=participation,
+            local_steps=local_steps, batch_size=batch_size, evaluate=evaluate, engine=engine, progress=progress,
+        )  # fmt: skip
+        algorithm = found.best
     given = single(
         problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
         batch_size=batch_size, evaluate=evaluate, engine=engine,
     )  # fmt: skip
-    solution = make_rounds(prepare(given), rounds, every, progress, start)
-    if solution.diverged:
-        raise Diverged(solution.why(), solution)
-    return solution
+    return or_diverged(make_rounds(prepare(given), rounds, every, progress, start))
 
 
 def solve_many(
@@ -99,3 +108,62 @@ def solve_many(
         batch_size=batch_size, evaluate=evaluate, engine=engine,
     )  # fmt: skip
     return make_rounds(prepare(given), rounds, every, progress, start)
+
+
+def tune(
+    problem: Problem,
+    algorithms: str | Algorithm | Sequence[str | Algorithm],
+    clients: Clients,
+    x0: Any,
+    y0: Any,
+    *,
+    rounds: int,
+    budget: float = BUDGET,
+    unit: Unit = "rounds",
+    metric: str | None = None,
+    higher_is_better: bool = True,
+    key: Any = 0,
+    participation: Participation | int | None = None,
+    local_steps: int | Steps = 1,
+    batch_size: BatchSize = None,
+    evaluate: Metrics | None = None,
+    engine: Engine | None = None,
+    progress: bool | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> Tuning:
+    """Finds the rates of one or more algorithms on a problem.
+
+    The problem is measured first: the curvature of its lower level, and how far x should go in one step. That gives each
+    rate a scale. Then many candidates make a few rounds, the best of them more, and a few all of them (successive halving),
+    as lanes of one compiled program; what diverges costs nothing.
+
+    Args:
+        problem, clients, x0, y0, participation, local_steps, batch_size, engine: as for :func:`solve`. A search always runs
+            in the simulator.
+        algorithms: names, whose rates are searched for, and algorithms, which are taken as they are; one or several.
+        rounds: the rounds of a run that the rates are for.
+        budget: what the search may cost for each algorithm, in runs.
+        unit: what the budget is counted in: "rounds", oracle "calls" or "bytes". All algorithms have the same amount: with
+            "calls" and "bytes" that of ``budget`` runs of the median algorithm.
+        metric: one of the numbers that ``evaluate`` returns, by which candidates are judged; it should come from held-out
+            data, never from test data. None: by Φ(x), the upper objective after some steps of the lower level alone.
+        higher_is_better: whether more of the metric is better.
+        key: a seed or key. The same key finds the same rates.
+        evaluate: a function (x, y) -> dict of scalars, for ``metric``.
+        progress: shows what is going on; by default on a terminal.
+        folder: where the search keeps its journal; one that was interrupted goes on from there and ends the same.
+
+    Raises:
+        ValueError, TypeError: a bad argument, named, before anything is compiled; or every candidate diverged.
+    """
+    chosen = [algorithms] if isinstance(algorithms, str | Algorithm) else list(algorithms)
+    how = {
+        "participation": participation, "local_steps": local_steps, "batch_size": batch_size, "evaluate": evaluate,
+        "engine": simulator(engine),
+    }  # fmt: skip
+    higher = higher_is_better if metric is not None else False
+    aim = Aim(problem, clients, x0, y0, rounds, key, metric, higher, how)
+    found = search_rates(aim, chosen, budget, unit, None if folder is None else Path(folder), progress)
+    for remark in found.remarks:
+        warn(remark)
+    return found

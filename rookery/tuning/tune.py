@@ -1,0 +1,306 @@
+"""Finding the rates of algorithms on a problem."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rookery.algorithm.exchange import Algorithm
+from rookery.algorithm.rate import Scales, declared
+from rookery.algorithms.rates import tell_algorithm
+from rookery.algorithms.registry import by_name, check_solves, name_of
+from rookery.engines.base import Engine
+from rookery.engines.simulator import Simulator
+from rookery.problem.clients import Clients
+from rookery.problem.keys import as_key, fold
+from rookery.problem.participation import Full
+from rookery.problem.problems import Problem
+from rookery.problem.validation import check_count
+from rookery.solving.history import History
+from rookery.solving.loop import counters, finished
+from rookery.solving.prepare import Prepared, many, prepare
+from rookery.solving.solution import Solution
+from rookery.tuning.display import Display
+from rookery.tuning.journal import Journal
+from rookery.tuning.judge import products
+from rookery.tuning.measure import measure
+from rookery.tuning.result import Found, Tuning
+from rookery.tuning.search import LEAST, Search
+from rookery.tuning.space import Space
+from rookery.tuning.trials import WIDTH, Program, Trial
+
+Unit = Literal["rounds", "calls", "bytes"]
+PHI = "phi"
+"""What the score is called where no metric is named."""
+BUDGET = 9.0
+"""Runs' worth of rounds that a search may take by default."""
+KEYS = 3
+"""How many keys the last candidates may be tried with."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is searched for, and with how much: the same for all algorithms."""
+
+    problem: Problem
+    clients: Clients
+    x0: Any
+    y0: Any
+    rounds: int
+    key: Any
+    metric: str | None
+    higher: bool
+    how: Mapping[str, Any]
+    """The other arguments of ``rk.solve``."""
+
+
+def search_rates(
+    aim: Aim,
+    algorithms: Sequence[Algorithm | str],
+    budget: float,
+    unit: Unit,
+    folder: Path | None,
+    progress: bool | None,
+) -> Tuning:
+    """The rates of each algorithm; all have the same budget."""
+    _check(aim, algorithms, budget, unit)
+    started = time.perf_counter()
+    kinds = [by_name(each) if isinstance(each, str) else type(each) for each in algorithms]
+    programs: dict[str, tuple[Algorithm | str, Program, Space]] = {}
+    scales, phi0, calls = _scales(aim, algorithms)
+    journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, budget, unit))
+    for each, kind in zip(algorithms, kinds, strict=True):
+        space = Space.of(kind, scales)
+        programs[name_of(kind)] = each, _program(aim, each, space, journal), space
+    costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
+    allowance = budget * aim.rounds * float(np.median(list(costs.values())))
+    measured = time.perf_counter() - started
+    found: dict[str, Found] = {}
+    with Display(list(programs), aim.metric or PHI, aim.higher, progress) as display:
+        for name, (given, program, space) in programs.items():
+            clock = time.perf_counter()
+            runs = allowance / (costs[name] * aim.rounds)
+            if isinstance(given, Algorithm):
+                made = _as_given(aim, name, given, program, phi0)
+            else:
+                made = _searched(aim, name, program, space, runs, phi0, calls, display)
+            if made is not None:
+                found[name] = replace(made, seconds=time.perf_counter() - clock + measured / len(programs))
+    if not found:
+        raise ValueError(
+            f"tune: every configuration of {', '.join(programs)} diverged; look for NaN or huge numbers in the data"
+        )
+    told = {"unit": unit, "runs": budget, "amount": allowance}
+    return Tuning(aim.metric or PHI, aim.higher, aim.rounds, told, found)
+
+
+def _check(aim: Aim, algorithms: Sequence[Algorithm | str], budget: float, unit: str) -> None:
+    check_count(aim.rounds, "rounds")
+    if not algorithms:
+        raise ValueError("algorithms must name at least one, got none")
+    if unit not in ("rounds", "calls", "bytes"):
+        raise ValueError(f"unit must be 'rounds', 'calls' or 'bytes', got {unit!r}")
+    number = isinstance(budget, int | float) and not isinstance(budget, bool) and math.isfinite(budget)
+    if not number or budget < LEAST:
+        raise ValueError(
+            f"budget must be at least {LEAST:g} (runs' worth: less is too little to try anything), got {budget!r}"
+        )
+    if not aim.clients.here:
+        raise ValueError("rates are searched where the data are, these clients have theirs elsewhere: give the rates")
+    names = [name_of(by_name(each) if isinstance(each, str) else type(each)) for each in algorithms]
+    if len(set(names)) < len(names):
+        raise ValueError(f"algorithms must be different ones, got {', '.join(names)}")
+    for each in algorithms:
+        check_solves(by_name(each)() if isinstance(each, str) else each, aim.problem)
+
+
+def _scales(aim: Aim, algorithms: Sequence[Algorithm | str]) -> tuple[Scales, float | None, int]:
+    """Measured once for all algorithms; not at all if all of them have their rates."""
+    first = _prepared(aim, algorithms[0], [algorithms[0]], None)
+    setting = first.run.setting
+    steps = setting.steps
+    tau = float(steps.low) if steps.fixed else (steps.low + steps.high) / 2
+    x0 = setting.flat.x.unravel(first.run.x[0])
+    return measure(aim.problem, aim.clients, x0, aim.y0, aim.rounds, tau)
+
+
+def _prepared(aim: Aim, given: Algorithm | str, algorithms: Sequence[Algorithm | str], evaluate: Any) -> Prepared:
+    lanes = [by_name(each)() if isinstance(each, str) else each for each in algorithms]
+    how = {name: value for name, value in aim.how.items() if name != "evaluate"}
+    keys = [aim.key] * len(lanes)
+    return prepare(many(aim.problem, lanes, aim.clients, aim.x0, aim.y0, keys=keys, evaluate=evaluate, **how))
+
+
+def _program(aim: Aim, given: Algorithm | str, space: Space, journal: Journal) -> Program:
+    lanes: list[Algorithm | str]
+    if isinstance(given, Algorithm):
+        lanes = [given] * WIDTH
+    else:
+        lanes = [space.algorithm(place) for place in space.spread(WIDTH, np.random.default_rng(0))]
+    prepared = _prepared(aim, given, lanes, aim.how.get("evaluate") if aim.metric is not None else None)
+    key = as_key(aim.key)
+    keys = [key, *(fold(key, "tuning", number) for number in range(1, KEYS))]
+    flat = prepared.run.setting.flat
+    like = flat.x.unravel(prepared.run.x[0]), flat.y.unravel(prepared.run.y[0])
+    return Program(prepared, keys, aim.metric, like, journal)
+
+
+def _cost_of_round(program: Program, unit: Unit) -> float:
+    """What a round of one lane costs, from a round that is made and forgotten."""
+    if unit == "rounds":
+        return 1.0
+    run = program.run
+    state = run.initial_state()
+    with program.prepared.engine.open(replace(run, start=state)) as session:
+        _, activity = session.advance(state, 1)
+        counted = counters(run.lanes, session.costs, np.asarray(activity, np.int64))
+    names = (
+        ("bytes_up", "bytes_down") if unit == "bytes" else tuple(n for n in counted if not n.startswith(("byt", "exc")))
+    )
+    return max(1.0, float(sum(counted[name][0] for name in names)))
+
+
+def _searched(
+    aim: Aim, name: str, program: Program, space: Space, runs: float, phi0: float | None, calls: int, display: Display
+) -> Found | None:
+    setting = program.run.setting
+    whole = isinstance(setting.participation, Full) and setting.batch_size == (None, None) and setting.steps.fixed
+    controlled = aim.metric is not None and _freezes(space)
+    search = Search(
+        space,
+        program,
+        aim.rounds,
+        max(LEAST, runs - controlled),
+        higher=aim.higher,
+        random=not whole,
+        seed=[int(word) for word in np.asarray(jax.random.key_data(as_key(aim.key)))],
+        show=lambda progress: display.show(name, progress),
+    )
+    winner = search.run()
+    if winner is None:
+        return None
+    frozen = _frozen_score(search, winner) if controlled else None
+    alike = [
+        each.score for each in search.trials if each.place is winner.place and each.alive and each.rounds == aim.rounds
+    ]
+    edges = space.edges(winner.place, [each.place for each in search.trials])
+    start = phi0 if aim.metric is None else None
+    remarks = _remarks(aim, space, winner, search, edges, start if frozen is None else frozen)
+    judged = sum(1 for each in search.trials) * 2 * products() * setting.clients.n if aim.metric is None else 0
+    spent = {unit: sum(each.spent.get(unit, 0) for each in search.trials) for unit in ("rounds", "calls", "bytes")}
+    spent["calls"] += calls + judged
+    solution = _solution(program, winner)
+    score = float(np.mean(alike)) if alike else winner.score
+    trials = tuple(_row(space, each) for each in search.trials)
+    return Found(name, winner.algorithm, score, solution, start, frozen, edges, trials, spent, 0.0, remarks)
+
+
+def _at_end(search: Search, winner: Trial) -> list[float]:
+    """The scores of the winner's rates after all rounds, one for each key that they were tried with."""
+    same = [each for each in search.trials if each.place is winner.place]
+    return [each.score for each in same if each.alive and each.rounds == search.rounds]
+
+
+def _as_given(aim: Aim, name: str, given: Algorithm, program: Program, phi0: float | None) -> Found | None:
+    """An algorithm that has its rates: one run."""
+    trial = Trial(0, {}, given, 0, stage=3)
+    program.advance([trial], aim.rounds)
+    if not trial.alive:
+        return None
+    row = {"rates": _numbers(tell_algorithm(given)["rates"]), **_facts(trial)}
+    start = phi0 if aim.metric is None else None
+    return Found(name, given, trial.score, _solution(program, trial), start, None, {}, (row,), trial.spent, 0.0)
+
+
+def _freezes(space: Space) -> bool:
+    """Whether x can be held while y moves: its step is a rate of its own."""
+    return any(each.scale == "free" and field.endswith("_x") for field, each in declared(space.kind).items())
+
+
+def _frozen_score(search: Search, winner: Trial) -> float | None:
+    """The metric of the winner with x held at its start."""
+    trial = replace(search.new(winner.place, 3), algorithm=search.space.frozen(winner.place), spent={})
+    search.trials[-1] = trial
+    search.program.advance([trial], search.rounds)
+    search.trials.pop()
+    return trial.score if trial.alive else None
+
+
+def _remarks(
+    aim: Aim, space: Space, winner: Trial, search: Search, edges: Mapping[str, str], before: float | None
+) -> tuple[str, ...]:
+    """What one should know about the rates found."""
+    said = []
+    for knob, edge in edges.items():
+        said.append(f"the best {knob} is among the {edge} that were tried; a larger budget would look further")
+    if space.learns_x and before is not None:
+        last = [
+            each.score
+            for each in search.trials
+            if each.alive and each.rounds == aim.rounds and each.place is winner.place
+        ]
+        noise = float(np.std(last)) if len(last) > 1 else 0.0
+        gain = (winner.score - before) * (1 if aim.higher else -1)
+        if gain <= max(noise, 1e-3 * abs(before)):
+            what = "Φ" if aim.metric is None else aim.metric
+            held = "at the start" if aim.metric is None else "with x held at its start"
+            said.append(f"learning x hardly helps: {what} is {winner.score:.6g}, {before:.6g} {held}")
+    return tuple(said)
+
+
+def _solution(program: Program, trial: Trial) -> Solution:
+    """The solution that a trial ended with."""
+    program.restore([trial])
+    run = program.run.lane(0)
+    prepared = replace(program.prepared, run=run, evaluate=None, evaluate_axes=None)
+    row = {"round": trial.rounds, "seconds": 0.0, program.metric or PHI: trial.score}
+    state = replace(jax.tree.map(jnp.asarray, trial.state), round=trial.rounds)
+    return finished(prepared, state, History([row]))
+
+
+def _row(space: Space, trial: Trial) -> dict[str, Any]:
+    shown = {field: each for field, each in declared(space.kind).items() if each.scale is not None}
+    rates = {name: value for name, value in space.rates(trial.place).items() if name in shown}
+    return {"rates": _numbers(rates), **_facts(trial)}
+
+
+def _facts(trial: Trial) -> dict[str, Any]:
+    score = trial.score if trial.alive else None
+    cost = {"calls": trial.spent.get("calls", 0), "bytes": trial.spent.get("bytes", 0)}
+    return {
+        "score": score, "rounds": trial.rounds, "stage": trial.stage, "key": trial.key, **cost, "diverged": trial.diverged,
+    }  # fmt: skip
+
+
+def _numbers(rates: Mapping[str, Any]) -> dict[str, float]:
+    """Rates as numbers; a schedule by its scale."""
+    found = {}
+    for name, value in rates.items():
+        number = getattr(value, "scale", value)
+        number = number.get("scale") if isinstance(number, Mapping) else number
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            found[name] = float(number)
+    return found
+
+
+def _identity(aim: Aim, budget: float, unit: str) -> dict[str, Any]:
+    """What a search depends on, as far as it can be told: a journal of another one is refused."""
+    arrays = [np.asarray(leaf, float).sum() for leaf in jax.tree.leaves((aim.x0, aim.y0))]
+    sizes = [int(leaf.size) for leaf in jax.tree.leaves(aim.clients) if hasattr(leaf, "size")]
+    key = [int(word) for word in np.asarray(jax.random.key_data(as_key(aim.key)))]
+    how = {name: repr(value) for name, value in aim.how.items() if name not in ("evaluate", "engine")}
+    return {
+        "rounds": aim.rounds, "budget": [float(budget), unit], "key": key, "metric": aim.metric, "start": arrays,
+        "data": sizes, "how": how,
+    }  # fmt: skip
+
+
+def simulator(engine: Engine | None) -> Engine:
+    """What a search runs on: the given engine if it makes several runs at once, else the simulator."""
+    return engine if engine is not None and engine.batches else Simulator()
