@@ -34,7 +34,7 @@ def auroc() -> Problem:
     y0 = jnp.zeros(())
     return Problem(
         "auroc", problem, clients, x0, y0, rounds=300, participation=None, local_steps=3, batch_size=16,
-        phi=exact.concave(problem, clients, y0, 2 * prior * (1 - prior)),
+        phi=exact.concave(problem, clients, y0, 2 * prior * (1 - prior)), optimum=-0.08223,
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def fair() -> Problem:
     x0, y0 = {"weight": jnp.zeros((64, 10)), "bias": jnp.zeros(10)}, jnp.full(10, 0.1)
     return Problem(
         "fair", problem, clients, x0, y0, rounds=300, participation=10, local_steps=3, batch_size=32,
-        phi=exact.concave(problem, clients, y0, 0.0),
+        phi=exact.concave(problem, clients, y0, 0.0), optimum=0.1818,
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def robust() -> Problem:
     x0, y0 = {"weight": jnp.zeros(10), "bias": jnp.zeros(())}, jnp.full(5, 0.2)
     return Problem(
         "robust", problem, clients, x0, y0, rounds=300, participation=None, local_steps=5, batch_size=None,
-        phi=exact.concave(problem, clients, y0, 0.1),
+        phi=exact.concave(problem, clients, y0, 0.1), optimum=0.5931,
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def saddle() -> Problem:
     x0, y0 = jnp.zeros(p), jnp.zeros(q)
     return Problem(
         "saddle", problem, clients, x0, y0, rounds=400, participation=None, local_steps=3, batch_size=None,
-        phi=exact.saddle(problem, clients, y0),
+        phi=exact.saddle(problem, clients, y0), optimum=-2.6749,
     )  # fmt: skip
 
 

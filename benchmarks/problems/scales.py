@@ -37,7 +37,7 @@ def scaled_quadratic() -> Problem:
     x0, y0 = jnp.zeros(p), jnp.zeros(q)
     return Problem(
         "scaled-quadratic", problem, clients, x0, y0, rounds=400, participation=None, local_steps=5, batch_size=None,
-        phi=exact.bilevel(problem, clients, y0, exact.quadratic),
+        phi=exact.bilevel(problem, clients, y0, exact.quadratic), optimum=0.1336,
     )  # fmt: skip
 
 
@@ -61,5 +61,5 @@ def raw_units() -> Problem:
     x0, y0 = jnp.ones(30), {"weight": jnp.zeros(30), "bias": jnp.zeros(())}
     return Problem(
         "raw-units", problem, clients, x0, y0, rounds=300, participation=None, local_steps=2, batch_size=None,
-        phi=exact.bilevel(problem, clients, y0, exact.quadratic),
+        phi=exact.bilevel(problem, clients, y0, exact.quadratic), optimum=3069,
     )  # fmt: skip

@@ -28,7 +28,7 @@ def wrong_labels() -> Problem:
     x0, y0 = jnp.full(8, 1 / 8), {"weight": jnp.zeros((64, 10)), "bias": jnp.zeros(10)}
     return Problem(
         "wrong-labels", problem, clients, x0, y0, rounds=300, participation=None, local_steps=1, batch_size=32,
-        phi=exact.weighting(problem, clients, y0),
+        phi=exact.weighting(problem, clients, y0), optimum=0.2282,
     )  # fmt: skip
 
 
@@ -53,5 +53,5 @@ def noisy_targets() -> Problem:
     x0, y0 = jnp.full(6, 1 / 6), {"weight": jnp.zeros(20), "bias": jnp.zeros(())}
     return Problem(
         "noisy-targets", problem, clients, x0, y0, rounds=300, participation=None, local_steps=1, batch_size=None,
-        phi=exact.weighting(problem, clients, y0, exact.quadratic),
+        phi=exact.weighting(problem, clients, y0, exact.quadratic), optimum=0.5806,
     )  # fmt: skip
