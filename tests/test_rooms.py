@@ -19,6 +19,8 @@ FLOORS = (
     ("catalogue",),
     ("experiment",),
     ("tasks",),
+    ("api",),
+    ("tuning",),
     ("solving",),
     ("engines",),
     ("algorithms",),

@@ -136,7 +136,7 @@ def truncated_newton(value: Callable[[Array], Array], start: Array, outer: int, 
         size = jnp.vdot(g, g)
         enough = size * jnp.minimum(1e-2, jnp.sqrt(size)) ** 2 * 1e-2
 
-        def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        def body(state: Any) -> Any:
             count, d, r, p, left, _ = state
             image = jax.jvp(slope, (v,), (p,))[1]
             bent = jnp.vdot(p, image)
@@ -147,7 +147,7 @@ def truncated_newton(value: Callable[[Array], Array], start: Array, outer: int, 
             first = jnp.where((count == 0) & ~good, 1.0, 0.0).astype(d.dtype)  # downhill, where nothing else is known
             return count + 1, d + step * p + first * p, r_new, r_new + now / left * p, now, good
 
-        def going(state: tuple[Array, ...]) -> Array:
+        def going(state: Any) -> Array:
             found: Array = (state[0] < inner) & (state[4] > jnp.maximum(enough, eps**2 * size)) & state[5]
             return found
 
@@ -162,7 +162,8 @@ def truncated_newton(value: Callable[[Array], Array], start: Array, outer: int, 
 
         def too_long(state: tuple[Array, Array]) -> Array:
             s, count = state
-            return ~(value(v - s * d) <= here - 1e-4 * s * gain) & (count < 20)
+            found: Array = ~(value(v - s * d) <= here - 1e-4 * s * gain) & (count < 20)
+            return found
 
         s, tries = jax.lax.while_loop(too_long, lambda t: (t[0] / 2, t[1] + 1), (jnp.ones((), v.dtype), jnp.int32(0)))
         return jnp.where(tries < 20, v - s * d, v)

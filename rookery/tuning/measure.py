@@ -93,8 +93,8 @@ def _look(problem: Problem, clients: Clients, x0: Any, y0: Any) -> Found:
     far = 1e6 * g_y / jnp.maximum(jnp.linalg.norm(g_y), tiny)
     reach = jnp.linalg.norm(both.project_y(y - far) - both.project_y(y + far))
     largest = max(float(_curvature_at(*given, x, y)), float(_curvature_at(*given, x, best)))
-    sizes = [float(jnp.linalg.norm(each)) for each in (g_y, f_y, d)]
-    return Found(largest, *sizes, float(reach), float(value), np.array(along))
+    slope_y, slope_f, slope_x = (float(jnp.linalg.norm(each)) for each in (g_y, f_y, d))
+    return Found(largest, slope_y, slope_f, slope_x, float(reach), float(value), np.array(along))
 
 
 def measure(problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float) -> tuple[Scales, float, int]:
@@ -118,12 +118,21 @@ def measure(problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, t
 
 
 def _best_length(found: Found) -> float:
-    """The step that moves x as far as gains nine tenths of the most; where nothing gains, one that moves x by 1."""
+    """The step that moves x as far as gains nine tenths of the most, along the steepest stretch on the way there.
+
+    Where Φ is flat at the start and steep further on, a step that suits the start would be far too long there. Where
+    nothing gains, it is the step that moves x by 1.
+    """
     if not found.slope_x > 0:
         return 1.0
-    gains = np.where(np.isfinite(found.along), found.phi - found.along, -np.inf)
-    far = LENGTHS[int(np.argmax(gains >= 0.9 * gains.max()))] if gains.max() > 0 else 1.0
-    return float(far / found.slope_x)
+    values = np.where(np.isfinite(found.along), found.along, np.inf)
+    gains = found.phi - values
+    if gains.max() <= 0:
+        return float(1 / found.slope_x)
+    last = int(np.argmax(gains >= 0.9 * gains.max()))
+    lengths, heights = np.array([0.0, *LENGTHS[: last + 1]]), np.array([found.phi, *values[: last + 1]])
+    slopes = np.abs(np.diff(heights)) / np.diff(lengths)
+    return float(LENGTHS[last] / max(found.slope_x, slopes[np.isfinite(slopes)].max(initial=0.0)))
 
 
 def _curvature(found: Found) -> tuple[float, bool]:

@@ -13,7 +13,6 @@ space grows in the direction in which the best lies.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from rookery.tuning.trials import Program, Trial
 
 STAGES = ((1 / 20, 0.22, 0.0), (1 / 5, 0.20, 0.16), (1 / 2, 0.15, 0.10), (1.0, 0.15, 0.0))
 """(part of the rounds, share of the budget for those that go on, share for new ones near the best)."""
-LAST = 0.02
 LEAST = 3.0
 """Below so many runs' worth nothing can be found out."""
 
@@ -58,7 +56,8 @@ class Search:
         self.space, self.program, self.rounds, self.runs = space, program, rounds, runs
         self.sign = -1.0 if higher else 1.0
         self.random = random
-        self.rng = np.random.default_rng(list(seed))
+        self.seed = list(seed)
+        self.rng = np.random.default_rng([*seed, 1])
         self.show = show
         self.trials: list[Trial] = []
 
@@ -106,19 +105,33 @@ class Search:
         return max(1, min(self.rounds, round(STAGES[stage][0] * self.rounds)))
 
     def _first(self) -> list[Trial]:
-        """Candidates all over the space, until the stage's share is spent."""
+        """Candidates all over the space, until the stage's share is spent.
+
+        Where steps of x above some length nearly all diverge, the rest of them are drawn from below it, and further down.
+        """
         to, limit = self._rounds(0), STAGES[0][1] * self.runs * self.rounds
         most = max(self.program.width, int(2 * limit / to))  # diverged ones cost little, but there is an end
-        places = self.space.spread(most, self.rng)
-        alive: list[Trial] = []
-        used, number = 0.0, 0
-        while used + to <= limit and number < most:
-            count = min(self.program.width, most - number, max(1, int((limit - used) / to)))
-            made = [self.new(place, 0) for place in places[number : number + count]]
-            number += count
-            alive += self.advance(made, to, 0)
+        space, alive = self.space, list[Trial]()
+        used = 0.0
+        while used + to <= limit and len(self.trials) < most:
+            count = min(self.program.width, most - len(self.trials), max(1, int((limit - used) / to)))
+            places = space.spread(len(self.trials) + count, np.random.default_rng(self.seed))[len(self.trials) :]
+            alive += self.advance([self.new(place, 0) for place in places], to, 0)
+            space = self.space.below(self._ceiling())
             used = float(sum(each.spent.get("rounds", 0) for each in self.trials))
         return alive
+
+    def _ceiling(self) -> float:
+        """The least x above which nearly everything diverged; infinite if there is none."""
+        knob = self.space.free
+        tried = sorted((each.place[knob.name], each.diverged) for each in self.trials) if knob is not None else []
+        best = float("inf")
+        for number in range(len(tried)):
+            above = [diverged for _, diverged in tried[number:]]
+            if len(above) >= 4 and sum(above) >= 0.8 * len(above):
+                best = tried[number][0]
+                break
+        return best
 
     def _promote(self, pool: list[Trial], stage: int) -> list[Trial]:
         """Those of a pool that go on to a stage, and new ones near the best of them.
@@ -165,9 +178,11 @@ class Search:
     def _choose(self, alive: Sequence[Trial]) -> Trial | None:
         """The winner: neighbours of the best, or other keys for the best two, with what is left of the budget."""
         alive = sorted((each for each in alive if each.rounds == self.rounds), key=self.cost)
+        if not alive:
+            return self._rescue()
         left = int(self.runs - self.spent())
-        if left < 1 or not alive:
-            return alive[0] if alive else None
+        if left < 1:
+            return alive[0]
         if not self.random or len(self.program.keys) == 1:
             more = self._children(alive[:1], left, self.rounds, 3)
             return self.best([*alive, *more])
@@ -182,7 +197,18 @@ class Search:
 
         return min(rivals, key=mean)
 
-
-def deterministic(taking: Any, sizes: tuple[Any, Any], steps: Any) -> bool:
-    """Whether a run has no randomness: everybody takes part, with whole sets and equal steps."""
-    return type(taking).__name__ == "Full" and sizes == (None, None) and steps.fixed
+    def _rescue(self) -> Trial | None:
+        """Nothing lasted to the end: shorter and shorter steps from the best that was seen on the way."""
+        ever = [each for each in self.trials if each.rounds]
+        if not ever:
+            return None
+        place = max(ever, key=lambda each: (each.rounds, -each.number)).place
+        for shorter in range(1, 7):
+            below = {
+                k.name: place[k.name] - shorter * (0.75 if k.scale == "free" else 0.2) * k.grows
+                for k in self.space.knobs
+            }
+            trial = self.new(below, 3)
+            if self.advance([trial], self.rounds, 3):
+                return trial
+        return None

@@ -52,7 +52,22 @@ class Space:
     @property
     def learns_x(self) -> bool:
         """Whether the algorithm has a step of x at all."""
-        return any(knob.scale == "free" for knob in self.knobs)
+        return self.free is not None
+
+    @property
+    def free(self) -> Knob | None:
+        """The step of x."""
+        return next((knob for knob in self.knobs if knob.scale == "free"), None)
+
+    def below(self, ceiling: float) -> "Space":
+        """The space with steps of x below this, as many orders of magnitude as before."""
+        lower = tuple(
+            dataclasses.replace(k, low=min(k.low, ceiling - 3.0), high=ceiling)
+            if k is self.free and ceiling < k.high
+            else k
+            for k in self.knobs
+        )
+        return dataclasses.replace(self, knobs=lower)
 
     def algorithm(self, place: Place) -> Algorithm:
         """The algorithm with the rates of a place."""
@@ -68,17 +83,15 @@ class Space:
         return dataclasses.replace(self, scales=dataclasses.replace(self.scales, x=0.0)).algorithm(place)
 
     def spread(self, count: int, rng: np.random.Generator) -> list[dict[str, float]]:
-        """Places spread evenly over the ranges: a lattice of irrational slopes from a random start.
+        """Places spread evenly over the ranges: Halton's sequence, shifted at random; the step of x has its best base.
 
-        Additive recurrences with the generalised golden ratio fill the unit cube as evenly as a Sobol sequence does for
-        so few points, and any number of points can be taken.
+        Each coordinate by itself is spread as evenly as it can be, and a longer list begins with the shorter one.
         """
-        dimension = len(self.knobs)
-        ratio = 2.0
-        for _ in range(40):
-            ratio = (1 + ratio) ** (1 / (dimension + 1))
-        slopes = ratio ** -np.arange(1, dimension + 1)
-        units = (rng.uniform(size=dimension) + np.outer(np.arange(1, count + 1), slopes)) % 1
+        order = sorted(range(len(self.knobs)), key=lambda k: self.knobs[k].scale != "free")
+        shifts = rng.uniform(size=len(self.knobs))
+        units = np.empty((count, len(self.knobs)))
+        for base, column in zip(_PRIMES, order, strict=False):
+            units[:, column] = ([_mirrored(number, base) for number in range(1, count + 1)] + shifts[column]) % 1
         lows, highs = np.array([k.low for k in self.knobs]), np.array([k.high for k in self.knobs])
         return [self._place(row) for row in lows + units * (highs - lows)]
 
@@ -91,13 +104,16 @@ class Space:
         return self._place(moved)
 
     def edges(self, place: Place, tried: list[Place]) -> dict[str, str]:
-        """Of the knobs whose value lies at an edge of all that was tried and may go on: "smallest" or "largest"."""
+        """Of the steps that are searched over orders of magnitude, those at an edge of all that was tried.
+
+        A step of the lower level has its edge where it gets unstable: that is no news.
+        """
         found = {}
         for knob in self.knobs:
             values = sorted({round(each[knob.name], 9) for each in tried})
             here = place[knob.name]
             margin = 0.05 * (knob.high - knob.low)
-            if knob.grows and len(values) > 2:
+            if knob.grows and knob.high > 0.5 and len(values) > 2:
                 if here <= values[0] + margin:
                     found[knob.name] = "smallest"
                 elif here >= values[-1] - margin:
@@ -106,6 +122,19 @@ class Space:
 
     def _place(self, values: Any) -> dict[str, float]:
         return {knob.name: float(value) for knob, value in zip(self.knobs, values, strict=True)}
+
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29)
+
+
+def _mirrored(number: int, base: int) -> float:
+    """The digits of a number mirrored at the point: 6 = 110 in base 2 becomes 0.011."""
+    found, digit = 0.0, 1.0
+    while number:
+        digit /= base
+        number, rest = divmod(number, base)
+        found += rest * digit
+    return found
 
 
 def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
