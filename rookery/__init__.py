@@ -42,6 +42,7 @@ from rookery.problem.problems import Bilevel, ClientWeighting, Minimax
 from rookery.problem.schedules import Cosine, Power, Schedule
 from rookery.problem.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
 from rookery.solving.api import solve, solve_many
+from rookery.solving.best import Best
 from rookery.solving.check import check_algorithm
 from rookery.solving.history import History
 from rookery.solving.lanes import Lanes
@@ -79,6 +80,7 @@ __all__ = [
     "solve_many",
     "Lanes",
     "Solution",
+    "Best",
     "History",
     "Stopped",
     "Diverged",

@@ -9,6 +9,7 @@ from rookery.engines.base import Engine
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Participation, Steps
 from rookery.problem.problems import Problem
+from rookery.problem.validation import warn
 from rookery.solving.lanes import Lanes
 from rookery.solving.loop import make_rounds
 from rookery.solving.prepare import many, prepare, single
@@ -29,6 +30,8 @@ def solve(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
+    metric: str | None = None,
+    higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
     progress: bool | None = None,
@@ -47,20 +50,28 @@ def solve(
         local_steps: τ, the same for all, or ``rk.Steps(5, 15)``.
         batch_size: of minibatches, drawn with replacement; one number or (lower, upper); None takes whole sets.
         evaluate: a function (x, y) -> dict of scalars. By default the two objectives on all data.
+        metric: the name of one of these numbers (by default ``upper_loss`` and ``lower_loss``, or ``objective``). The
+            evaluated iterate that it likes best is ``solution.best``.
+        higher_is_better: whether more of the metric is better.
         every: rounds between evaluations; by default a twentieth of all.
         engine: ``rk.Simulator()``, or ``rk.Flower(...)`` for clients on nodes.
         progress: shows a progress bar; by default on a terminal.
         start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
 
+    Warns:
+        UserWarning: what the solution remarks about how it went (``solution.remarks``).
+
     Raises:
-        ValueError, TypeError: a bad argument, named, before anything is compiled.
+        ValueError, TypeError: a bad argument, named, before a round is compiled.
         Diverged: a number was not finite; its ``solution`` holds what was computed before.
     """
     given = single(
         problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
-        batch_size=batch_size, evaluate=evaluate, engine=engine,
+        batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
     )  # fmt: skip
     solution = make_rounds(prepare(given), rounds, every, progress, start)
+    for remark in solution.remarks:
+        warn(remark)
     if solution.diverged:
         raise Diverged(solution.why(), solution)
     return solution
@@ -79,6 +90,8 @@ def solve_many(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | Lanes | None = None,
+    metric: str | None = None,
+    higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
     progress: bool | None = None,
@@ -92,10 +105,11 @@ def solve_many(
     equal in all lanes are stored once. The other arguments are those of :func:`solve`.
 
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
-    ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was.
+    ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was. Remarks about lanes are in
+    ``solution.remarks`` and are no warnings.
     """
     given = many(
         problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
-        batch_size=batch_size, evaluate=evaluate, engine=engine,
+        batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
     )  # fmt: skip
     return make_rounds(prepare(given), rounds, every, progress, start)
