@@ -124,7 +124,8 @@ def finished(prepared: Prepared, state: State, history: History, best: Best | No
     stopped = stopped_in(state, run.lanes)
     remarks: tuple[str, ...] = ()
     if prepared.metric is not None:
-        remarks = remarks_of(history, prepared.metric, prepared.higher_is_better, run.lanes, stopped)
+        kept = None if best is None else best.round
+        remarks = remarks_of(history, prepared.metric, prepared.higher_is_better, run.lanes, stopped, kept)
     best = None if best is None else best.on_device()
     return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None, best, remarks)
 

@@ -17,16 +17,26 @@ _TRAINING = ("upper_loss", "lower_loss", "objective")
 
 
 def remarks_of(
-    history: History, metric: str, higher_is_better: bool, lanes: int | None = None, stopped: Sequence[Stopped] = ()
+    history: History,
+    metric: str,
+    higher_is_better: bool,
+    lanes: int | None = None,
+    stopped: Sequence[Stopped] = (),
+    kept: np.ndarray | int | None = None,
 ) -> tuple[str, ...]:
-    """What there is to say about a run, or about each lane of a batch, that was not stopped."""
+    """What there is to say about a run, or about each lane of a batch, that was not stopped.
+
+    ``kept`` is the round of the best iterate, for each lane, if that may be another than the history's: of a run that
+    was continued with another metric.
+    """
     if not len(history) or metric not in history.columns:
         return ()
     ended = {each.lane for each in stopped}
     found = []
     for lane in [None] if lanes is None else range(lanes):
         own = history if lane is None else history.lane(lane)
-        told = None if lane in ended else past_its_peak(own["round"], own[metric], metric, higher_is_better)
+        mine = None if kept is None else int(np.atleast_1d(kept)[lane or 0])
+        told = None if lane in ended else past_its_peak(own["round"], own[metric], metric, higher_is_better, mine)
         if told is not None:
             found.append(told if lane is None or lanes == 1 else f"{_of(lane)}{told}")
     return tuple(found)
@@ -43,7 +53,9 @@ def of_lane(remarks: Sequence[str], lane: int) -> tuple[str, ...]:
     )
 
 
-def past_its_peak(rounds: np.ndarray, values: np.ndarray, metric: str, higher_is_better: bool) -> str | None:
+def past_its_peak(
+    rounds: np.ndarray, values: np.ndarray, metric: str, higher_is_better: bool, kept: int | None = None
+) -> str | None:
     """A sentence, if a metric has fallen since its peak by more than its noise; None otherwise.
 
     Peak and end are taken as medians of neighbours, so that one evaluation that stands out is neither. A fall counts if it
@@ -68,19 +80,21 @@ def past_its_peak(rounds: np.ndarray, values: np.ndarray, metric: str, higher_is
     fall = level - float(np.median(after[-max(3, len(after) // 3) :]))
     if not fall > max(noise, 1.5 * setback, 1.5 * recovery, LEAST * abs(level)):
         return None
-    moved = "peaked at {}", "fallen", "peak"
-    if not higher_is_better:
-        moved = "was lowest, {},", "risen", "lowest"
     at, last = f"{raw[peak]:.4g}", f"{raw[-1]:.4g}"
-    why = (
-        "smaller rates may keep it there"
-        if metric in _TRAINING
-        else "what is learned from the validation data no longer holds on held-out data"
-    )
-    return (
-        f"{metric} {moved[0].format(at)} in round {rounds[peak]:.0f} and has {moved[1]} to {last} since: {why}; "
-        f"solution.best has the {moved[2]}"
-    )
+    since = f"has {'fallen' if higher_is_better else 'risen'} to {last} since"
+    if rounds[peak] == 0:
+        name, told = "start", f"was best at the start, {at}, and {since}"
+    elif higher_is_better:
+        name, told = "peak", f"peaked at {at} in round {rounds[peak]:.0f} and {since}"
+    else:
+        name, told = "lowest", f"was lowest, {at}, in round {rounds[peak]:.0f} and {since}"
+    why = "what is learned from the validation data no longer holds on held-out data"
+    if rounds[peak] == 0:
+        why = "the rates may be too large, or higher_is_better wrong"
+    elif metric in _TRAINING:
+        why = "smaller rates may keep it there"
+    has_it = f"; solution.best has the {name}" if kept is None or kept == rounds[peak] else ""
+    return f"{metric} {told}: {why}{has_it}"
 
 
 def _of(lane: int) -> str:
