@@ -62,7 +62,8 @@ def _algorithm(name: str, found: Mapping[str, Any], tuning: Mapping[str, Any], h
     edges = {str(rate): str(edge) for rate, edge in (found.get("edges") or {}).items()}
     for point in points:
         point["chosen"] = all(_same(point["rates"].get(rate), value) for rate, value in chosen.items())
-    scores = [point["score"] for point in points if point["score"] is not None]
+    known = [*(point["score"] for point in points), _number(found.get("frozen"))]
+    ends, log = _axis([score for score in known if score is not None], higher)
     return {
         "name": str(name),
         "told": told(found, int(tuning["rounds"])),
@@ -72,7 +73,8 @@ def _algorithm(name: str, found: Mapping[str, Any], tuning: Mapping[str, Any], h
         "frozen": _number(found.get("frozen")),
         "searched": _searched(points),
         "stages": max((point["stage"] for point in points), default=0),
-        "range": _range([*scores, *filter(None, [_number(found.get("frozen"))])], higher),
+        "range": ends,
+        "log": log,
         "points": points,
     }
 
@@ -111,16 +113,24 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _range(scores: Sequence[float], higher: bool) -> list[float]:
-    """From where to where the axis of scores goes: what is far worse than the rest must not squeeze it."""
+def _axis(scores: Sequence[float], higher: bool) -> tuple[list[float], bool]:
+    """From where to where the axis of scores goes, and whether it is logarithmic, as for losses over decades.
+
+    What is far worse than the rest must not squeeze it.
+    """
     if not scores:
-        return [0.0, 1.0]
+        return [0.0, 1.0], False
+    if not higher and min(scores) > 0 and max(scores) / min(scores) > 20:
+        middle, least = float(np.median(scores)), min(scores)
+        most = min(max(scores), middle * (middle / least) ** 3)
+        room = (most / least) ** 0.06
+        return [least / room, most * room], True
     good = np.asarray(scores) * (1 if higher else -1)
     top, middle = float(good.max()), float(np.median(good))
     bottom = max(float(good.min()), middle - 3 * (top - middle)) if top > middle else float(good.min())
     room = 0.06 * (top - bottom) or 0.05 * abs(top) or 1.0
     ends = (bottom - room, top + room)
-    return list(ends) if higher else [-ends[1], -ends[0]]
+    return (list(ends) if higher else [-ends[1], -ends[0]]), False
 
 
 def told(found: Mapping[str, Any], rounds: int) -> str:

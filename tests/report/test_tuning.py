@@ -89,8 +89,23 @@ def test_what_the_page_draws(higher):
 
 def test_what_is_far_worse_does_not_squeeze_the_axis():
     tuning = sample_tuning(False)
-    tuning["algorithms"]["FedBiO"]["trials"][0] |= {"score": 1e9, "diverged": False}
-    assert tuning_data(tuning)["algorithms"][0]["range"][1] < 1e5
+    tuning["algorithms"]["FedBiO"]["trials"][0] |= {"score": 1e30, "diverged": False}
+    (shown, _) = tuning_data(tuning)["algorithms"]
+    assert shown["log"]  # losses over decades
+    assert shown["range"][1] < 1e15
+    for higher in (True, False):
+        trials = [
+            {"rates": {"a": 2.0**k}, "score": score, "rounds": 1, "stage": 0}
+            for k, score in enumerate([1, 1.1, 1.2, -99])
+        ]
+        found = {
+            "rates": {},
+            "score": 1.2,
+            "trials": [{**t, "score": t["score"] if higher else -t["score"]} for t in trials],
+        }
+        (shown,) = tuning_data({**tuning, "higher_is_better": higher, "algorithms": {"a": found}})["algorithms"]
+        assert not shown["log"]
+        assert -5 < min(shown["range"]) < max(shown["range"]) < 5
 
 
 def test_rates_that_no_logarithmic_axis_can_show():
