@@ -42,6 +42,7 @@ from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Unifor
 from rookery.problem.problems import Bilevel, ClientWeighting, Minimax
 from rookery.problem.schedules import Cosine, Power, Schedule
 from rookery.problem.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
+from rookery.solving.best import Best
 from rookery.solving.check import check_algorithm
 from rookery.solving.history import History
 from rookery.solving.lanes import Lanes
@@ -82,6 +83,7 @@ __all__ = [
     "Tuning",
     "Lanes",
     "Solution",
+    "Best",
     "History",
     "Stopped",
     "Diverged",

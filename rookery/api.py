@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
+from rookery.algorithms.registry import by_name
 from rookery.engines.base import Engine
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Participation, Steps
@@ -34,6 +36,8 @@ def solve(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
+    metric: str | None = None,
+    higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
     progress: bool | None = None,
@@ -44,7 +48,7 @@ def solve(
     Args:
         problem: ``rk.Bilevel``, ``rk.Minimax`` or ``rk.ClientWeighting``.
         algorithm: such as ``rk.MeFBO(eta_x=0.1)``, which is taken as it is; or its name: then its rates are searched for
-            first, as :func:`tune` does.
+            first, as :func:`tune` does; ``solution.algorithm`` has them.
         clients: who holds which data.
         x0, y0: where to start: pytrees of float arrays. For client weighting x0 may be None (equal weights).
         rounds: communication rounds to make (more of them, if ``start`` is given).
@@ -53,26 +57,50 @@ def solve(
         local_steps: τ, the same for all, or ``rk.Steps(5, 15)``.
         batch_size: of minibatches, drawn with replacement; one number or (lower, upper); None takes whole sets.
         evaluate: a function (x, y) -> dict of scalars. By default the two objectives on all data.
+        metric: the name of one of these numbers (by default ``upper_loss`` and ``lower_loss``, or ``objective``). The
+            evaluated iterate that it likes best is ``solution.best``.
+        higher_is_better: whether more of the metric is better.
         every: rounds between evaluations; by default a twentieth of all.
         engine: ``rk.Simulator()``, or ``rk.Flower(...)`` for clients on nodes.
         progress: shows a progress bar; by default on a terminal.
         start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
 
+    Warns:
+        UserWarning: what the solution remarks about how it went (``solution.remarks``).
+
     Raises:
-        ValueError, TypeError: a bad argument, named, before anything is compiled.
+        ValueError, TypeError: a bad argument, named, before a round is compiled.
         Diverged: a number was not finite; its ``solution`` holds what was computed before.
     """
-    if isinstance(algorithm, str) and start is None:
-        found = tune(
-            problem, algorithm, clients, x0, y0, rounds=rounds, key=key, participation=participation,
-            local_steps=local_steps, batch_size=batch_size, evaluate=evaluate, engine=engine, progress=progress,
+    found = None
+    if isinstance(algorithm, str):
+        algorithm, found = _with_rates(
+            algorithm, start, problem=problem, clients=clients, x0=x0, y0=y0, rounds=rounds, key=key,
+            participation=participation, local_steps=local_steps, batch_size=batch_size, evaluate=evaluate, metric=metric,
+            higher_is_better=higher_is_better, engine=engine, progress=progress,
         )  # fmt: skip
-        algorithm = found.best
     given = single(
         problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
-        batch_size=batch_size, evaluate=evaluate, engine=engine,
+        batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
     )  # fmt: skip
-    return or_diverged(make_rounds(prepare(given), rounds, every, progress, start))
+    solution = make_rounds(prepare(given), rounds, every, progress, start)
+    for remark in solution.remarks:
+        warn(remark)
+    told = () if found is None else found.remarks
+    return replace(or_diverged(solution), algorithm=algorithm, remarks=(*told, *solution.remarks))
+
+
+def _with_rates(name: str, start: Any, **how: Any) -> tuple[Algorithm, Tuning | None]:
+    """An algorithm that was given by name, with rates: those of the run that is continued, or those that a search finds."""
+    if start is None:
+        found = tune(algorithms=name, **how)
+        return found.best, found
+    before = start.algorithm if isinstance(start, Solution) else None
+    if type(before) is not by_name(name):
+        raise ValueError(
+            f"algorithm: give the algorithm that start was made with, with its rates, not its name {name!r}"
+        )
+    return before, None
 
 
 def solve_many(
@@ -88,6 +116,8 @@ def solve_many(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | Lanes | None = None,
+    metric: str | None = None,
+    higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
     progress: bool | None = None,
@@ -101,11 +131,12 @@ def solve_many(
     equal in all lanes are stored once. The other arguments are those of :func:`solve`.
 
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
-    ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was.
+    ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was. Remarks about lanes are in
+    ``solution.remarks`` and are no warnings.
     """
     given = many(
         problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
-        batch_size=batch_size, evaluate=evaluate, engine=engine,
+        batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
     )  # fmt: skip
     return make_rounds(prepare(given), rounds, every, progress, start)
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rookery.experiment.folder import StoredRun, read_run
 from rookery.report import final_table, plot_curves, write_page
+from rookery.report.tables import peaks
 from rookery.solving.history import History
 from rookery.solving.solution import Solution
 
@@ -44,9 +45,11 @@ def print_json(content: Any) -> None:
 
 
 def final(run: StoredRun) -> dict[str, Any]:
-    """The last row, as JSON has it."""
+    """The last row, and for each seed its best value and the round of it, as JSON has them."""
     last = {name: np.asarray(value).tolist() for name, value in run.history.last.items()}
-    return {"folder": str(run.path), "metric": run.metric, "final": last}
+    rounds, values = peaks(run.history, run.metric, run.higher_is_better)
+    best = {"value": values.tolist(), "round": [None if np.isnan(each) else int(each) for each in rounds]}
+    return {"folder": str(run.path), "metric": run.metric, "final": last, "best": best}
 
 
 def show(runs: Sequence[StoredRun]) -> None:

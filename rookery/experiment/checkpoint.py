@@ -1,7 +1,8 @@
 """Checkpoints: what a run goes on from.
 
-A checkpoint is a file of arrays and a manifest that has their checksum, the history so far, the checksum of the run's
-configuration and one of itself. What is damaged is left out or refused, and never taken for a result.
+A checkpoint is a file of arrays (the best iterate so far is among them, as ``best.x``, ``best.y`` and so on) and a manifest
+that has their checksum, the history so far, the checksum of the run's configuration and one of itself. What is damaged is
+left out or refused, and never taken for a result.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,8 @@ from rookery.algorithm.setting import State
 from rookery.engines.base import Run
 from rookery.experiment.log import Log
 from rookery.files import write
+from rookery.solving.best import Best, as_numbers
+from rookery.solving.evaluate import output_of
 from rookery.solving.history import History
 
 KEPT = 2
@@ -37,20 +41,23 @@ class Checkpoint:
     state: State
     history: History
     memory: Mapping[str, Any]
+    best: Best | None = None
 
 
-def save_checkpoint(folder: Path, state: State, history: History, memory: Mapping[str, Any], seal: str) -> None:
+def save_checkpoint(folder: Path, found: Checkpoint, seal: str) -> None:
     """Writes a checkpoint (arrays, then a manifest) and removes all but the last two.
 
-    ``memory`` is what is needed beside state and history, ``seal`` the checksum of the run's configuration.
+    ``seal`` is the checksum of the run's configuration.
     """
+    state, best = found.state, found.best
     where = folder / "checkpoints"
     where.mkdir(exist_ok=True)
-    body = save(named(replace(state, round=None)))
+    body = save(named(replace(state, round=None)) | ({} if best is None else named(_table(best))))
     name = f"round-{state.round:08d}"
     write(where / f"{name}.safetensors", body)
     manifest: dict[str, Any] = {"round": int(state.round), "config": seal, "bytes": len(body)}
-    manifest |= {"arrays": hashlib.sha256(body).hexdigest(), "history": history.as_csv(), "memory": dict(memory)}
+    manifest |= {"arrays": hashlib.sha256(body).hexdigest(), "history": found.history.as_csv()}
+    manifest |= {"memory": dict(found.memory), "best": None if best is None else [best.metric, best.higher_is_better]}
     manifest = json.loads(json.dumps(manifest))  # as it will be read: JSON's names are strings
     write(where / f"{name}.json", json.dumps({**manifest, "sha256": digest(manifest)}).encode())
     for old in sorted(where.glob("round-*.json"))[:-KEPT]:
@@ -72,6 +79,11 @@ def manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:
             yield path, read
 
 
+def _table(best: Best) -> dict[str, Any]:
+    """A best as arrays below one name, which no part of a state has."""
+    return {"best": {"x": best.x, "y": best.y, "round": np.asarray(best.round), "value": np.asarray(best.value)}}
+
+
 def newest(folder: Path, run: Run, seal: str) -> Checkpoint | None:
     """The newest checkpoint that is whole; None if there is none."""
     log = Log(folder / "log.txt")
@@ -86,28 +98,35 @@ def newest(folder: Path, run: Run, seal: str) -> Checkpoint | None:
         if told["config"] != seal:
             raise ValueError(f"{path} is of a run with another config.toml: what made {folder} is not known any more")
         try:
-            state = _read_arrays(path.with_suffix(".safetensors"), told, run)
+            state, best = _read_arrays(path.with_suffix(".safetensors"), told, run)
         except _UNREADABLE as error:
             leave_out(path, error)
             continue
         history = History.of_csv(told["history"])
-        return Checkpoint(state, history, told["memory"])
+        return Checkpoint(state, history, told["memory"], best)
     return None
 
 
-def _read_arrays(path: Path, told: Mapping[str, Any], run: Run) -> State:
+def _read_arrays(path: Path, told: Mapping[str, Any], run: Run) -> tuple[State, Best | None]:
     body = path.read_bytes()
     found = hashlib.sha256(body).hexdigest()
     if found != told["arrays"]:
         raise ValueError(f"{path.name} should have the checksum {told['arrays']}, it has {found}")
     arrays = load(body)
-    like = replace(jax.eval_shape(run.initial_state), round=None)
-    leaves, structure = jax.tree.flatten_with_path(like)
-    names = [_name(path) for path, _ in leaves]
+    of_state, of_best = jax.eval_shape(run.initial_state), None
+    like = replace(of_state, round=None)
+    if told.get("best") is not None:  # a checkpoint from before there was a best has none, and is as good
+        x, y = eqx.filter_eval_shape(output_of, run, of_state)
+        of_best = _table(Best(x, y, 0, 0.0, *told["best"]))
+    names = [_name(path) for path, _ in jax.tree.leaves_with_path(like) + jax.tree.leaves_with_path(of_best)]
     if sorted(names) != sorted(arrays):
         raise ValueError(f"it should hold {', '.join(names)}, it holds {', '.join(arrays)}")
-    state: State = jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in names])
-    return replace(state, round=int(told["round"]))
+    state: State = jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
+    state = replace(state, round=int(told["round"]))
+    if of_best is None:
+        return state, None
+    found = jax.tree.map_with_path(lambda path, _: arrays[_name(path)], of_best)["best"]
+    return state, as_numbers(Best(**found, metric=told["best"][0], higher_is_better=told["best"][1]))
 
 
 def digest(content: Any) -> str:

@@ -1,8 +1,9 @@
 """The folder of a run: what is in it, and how it is read.
 
 A folder holds ``config.toml`` (complete: settings, resolved defaults, versions, seed, git revision, and a checksum of all
-that), ``history.csv``, ``checkpoints/`` (the last two), ``result.safetensors`` when it is done, and ``log.txt``. All files
-are written under another name first and then renamed, so that whatever moment a run is killed in, each of them is whole.
+that), ``history.csv``, ``checkpoints/`` (the last two), ``result.safetensors`` (x and y, those of the end and the best ones)
+when it is done, and ``log.txt``. All files are written under another name first and then renamed, so that whatever moment a
+run is killed in, each of them is whole.
 One process at a time writes in a folder. What a run goes on from is a checkpoint alone (``checkpoint.py``).
 """
 

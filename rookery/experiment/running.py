@@ -26,6 +26,8 @@ from rookery.experiment.folder import as_read, locked, metrics, read_config, wri
 from rookery.experiment.log import Log, also_logged
 from rookery.experiment.settings import Settings, settings_of
 from rookery.files import write
+from rookery.problem.validation import warn
+from rookery.solving.best import Best
 from rookery.solving.history import History
 from rookery.solving.lanes import Lanes
 from rookery.solving.loop import finished, make_rounds
@@ -47,6 +49,8 @@ def prepare_run(
         "local_steps": settings.steps,
         "batch_size": settings.batch_size,
         "engine": engine,
+        "metric": first.metric,
+        "higher_is_better": first.higher_is_better,
     }
     if engine.batches:
         given = many(
@@ -160,6 +164,8 @@ def _go(
     log(f"{plan.name}: {plan.rounds} rounds, from round {done}")
     written = time.monotonic()
     evaluated = False
+    if start is not None and start.best is None and prepared.metric is not None:
+        log(f"the checkpoint is of an earlier version: the best {prepared.metric} is looked for from round {done} on")
     if start is not None:  # the table may be behind or damaged
         write(folder / "history.csv", start.history.as_csv().encode())
     _cut_record(folder / "participants.jsonl", done)
@@ -171,7 +177,7 @@ def _go(
         log(f"round {state.round}: " + ", ".join(f"{k} {np.mean(last[k]):.6g}" for k in metrics(last)))
         evaluated = True
 
-    def remember(state: State, history: History, memory: dict[str, Any]) -> None:
+    def remember(state: State, history: History, memory: dict[str, Any], best: Best | None) -> None:
         nonlocal written, evaluated
         session = memory["session"]
         if session is not None and "record" in session:
@@ -179,7 +185,7 @@ def _go(
         last = state.round >= plan.rounds or bool((state.died >= 0).all())
         due = time.monotonic() - written >= checkpoint_seconds
         if session is not None or last or asked() or due:  # what a session remembers is of this very round
-            save_checkpoint(folder, state, history, memory, seal)
+            save_checkpoint(folder, Checkpoint(state, history, memory, best), seal)
             written = time.monotonic()
         if evaluated and watch is not None:
             watch(state, history)
@@ -188,14 +194,24 @@ def _go(
 
     def make() -> Solution:
         if start is not None and done >= plan.rounds:
-            made = finished(prepared, start.state, start.history)
+            made = finished(prepared, start.state, start.history, start.best)
         else:
-            before = None if start is None else Solution(None, None, start.history, start.state, prepared.run.lanes)
-            memory = None if start is None else start.memory
+            before = memory = None
+            if start is not None:
+                before = Solution(None, None, start.history, start.state, prepared.run.lanes, best=start.best)
+                memory = start.memory
             made = make_rounds(prepared, plan.rounds - done, plan.every, progress, before, keep, memory, remember)
         for each in made.diverged:
             log(str(each))
-        result = save(named({"x": made.x, "y": made.y}))
+        found: dict[str, Any] = {"x": made.x, "y": made.y}
+        if made.best is not None:
+            found["best"] = {"x": made.best.x, "y": made.best.y}
+            for value, round in zip(*map(np.atleast_1d, (made.best.value, made.best.round)), strict=True):
+                log(f"best {made.best.metric}: {value:.6g} in round {round}")
+        for remark in made.remarks:
+            log(remark)
+            warn(remark)
+        result = save(named(found))
         write(folder / "result.safetensors", result)
         log(f"done: result.safetensors has the SHA-256 {hashlib.sha256(result).hexdigest()}")
         return made

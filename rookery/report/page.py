@@ -36,6 +36,7 @@ from rookery.report.tables import (
     stopped,
     summary,
 )
+from rookery.report.tuning import find_tunings
 
 DARK_COLORS = ("#4C9BDB", "#F0763A", "#22B588", "#E39AC6", "#F3B341", "#9BD8FA", "#F2F2F2", "#777777")
 """The same hues on a dark ground."""
@@ -47,7 +48,8 @@ _LONGEST_SUFFIX = 40
 
 
 def write_page(runs: Sequence[StoredRun], path: str | os.PathLike[str], title: str | None = None) -> None:
-    """Writes the report on ``runs`` to ``path``: curves, final values, configurations, commands.
+    """Writes the report on ``runs`` to ``path``: curves, final values, how rates were found, configurations,
+    commands.
 
     There is one section for each (task, dataset). Seeds that are not finite or were stopped are left out of means, and
     the page says so.
@@ -115,6 +117,8 @@ def _section(about: tuple[str, str], runs: Sequence[StoredRun], styles: dict[str
         ],
         "runs": described,
         "config": rows,
+        "tunings": find_tunings(runs),
+        "styles": {run.name: each["style"] for run, each in reversed(list(zip(runs, described, strict=True)))},
     }
 
 

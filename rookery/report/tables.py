@@ -160,17 +160,38 @@ def best(means: Iterable[float], higher_is_better: bool) -> float:
     return (max if higher_is_better else min)(finite, default=float("nan"))
 
 
+def peaks(history: History, metric: str, higher_is_better: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values) of each lane's best evaluation, the first of equals; NaN for a lane that has none or was stopped."""
+    values = column(history, metric)
+    values = np.where(np.isfinite(values) & ~stopped(history)[-1], values, np.nan)
+    good = np.where(np.isnan(values), -np.inf, values if higher_is_better else -values)
+    place = good.argmax(0)
+    found = values[place, np.arange(values.shape[1])]
+    return np.where(np.isnan(found), np.nan, column(history, "round")[place, 0]), found
+
+
+def _best_text(history: History, metric: str, higher_is_better: bool, percent: bool) -> str:
+    """A second line for the cell: a column of its own would not fit into 80."""
+    rounds, values = peaks(history, metric, higher_is_better)
+    fine = np.isfinite(values)
+    if not (rounds[fine] < history.last["round"]).any():
+        return ""
+    first, last = rounds[fine].min(), rounds[fine].max()
+    when = f"{first:.0f}" if first == last else f"{first:.0f}–{last:.0f}"
+    return f"\nbest {_shown(values[fine].mean(), percent)} ({when})"
+
+
+def _shown(value: float, percent: bool) -> str:
+    return f"{100 * value:.2f}" if percent else f"{value:.4g}"
+
+
 def _final_text(final: Summary, all_lanes: int, percent: bool, is_best: bool) -> Text:
     mean, deviation, count = final.mean[-1], final.deviation[-1], final.count[-1]
     if not count:
         return Text("not finite", style="red")
-
-    def show(value: float) -> str:
-        return f"{100 * value:.2f}" if percent else f"{value:.4g}"
-
-    text = Text(show(mean), style="bold" if is_best else "")
+    text = Text(_shown(mean, percent), style="bold" if is_best else "")
     if np.isfinite(deviation):
-        text.append(f" ± {show(deviation)}", style="not bold")
+        text.append(f" ± {_shown(deviation, percent)}", style="not bold")
     if count < all_lanes:
         text.append(f" ({count} of {all_lanes})", style="not bold red")
     return text
@@ -179,7 +200,8 @@ def _final_text(final: Summary, all_lanes: int, percent: bool, is_best: bool) ->
 def final_table(runs: Mapping[str, History], metric: str, title: str, higher_is_better: bool = True) -> Table:
     """The last row of each run: the metric over its lanes, and what it cost a lane. The best mean is bold.
 
-    Lanes that are not finite or were stopped are left out of mean and deviation, and counted: "(2 of 3)".
+    Lanes that are not finite or were stopped are left out of mean and deviation, and counted: "(2 of 3)". Where some lane
+    was better at an earlier evaluation, a second line has the mean of each lane's best, and in which rounds those were.
     """
     percent = is_fraction(metric, runs.values())
     finals = {name: summary(history, metric) for name, history in runs.items()}
@@ -199,5 +221,7 @@ def final_table(runs: Mapping[str, History], metric: str, title: str, higher_is_
     for name, history in runs.items():
         costs = [f"{spent(history, cost)[-1]:{form}}" for cost, form in shown.items()]
         final = finals[name]
-        table.add_row(Text(name), _final_text(final, lanes(history), percent, bool(final.mean[-1] == top)), *costs)
+        text = _final_text(final, lanes(history), percent, bool(final.mean[-1] == top))
+        text.append(_best_text(history, metric, higher_is_better, percent), style="not bold dim")
+        table.add_row(Text(name), text, *costs)
     return table

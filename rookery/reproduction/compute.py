@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -64,6 +65,7 @@ def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: b
     clock = time.perf_counter()
     jax.clear_caches()  # no other cell needs these programs, and a process can hold only so many (docs/design.md)
     prepared, _ = prepare_run(cell.settings)
+    prepared = replace(prepared, metric=None)  # a cell tells of its curve, not of its best iterate
     solution = make_rounds(prepared, cell.settings.rounds, cell.settings.every, progress)
     axis, at = axis_at
     history = solution.history

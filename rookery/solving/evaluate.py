@@ -10,7 +10,7 @@ import numpy as np
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
-from rookery.engines.base import pick
+from rookery.engines.base import Run, pick
 from rookery.problem.measures import Losses
 from rookery.problem.problems import Flat
 from rookery.solving.prepare import Prepared
@@ -36,11 +36,6 @@ class Evaluation:
                 self._axes = (None,) * len(jax.tree.leaves(self._flat.problem)) + run.clients_axes
         self._compiles = True
 
-    def output(self, state: State) -> tuple[Any, Any]:
-        """(x, y) as pytrees."""
-        get = partial(_output, self._flat)
-        return (get if self._lanes is None else eqx.filter_vmap(get))(self._algorithm, state.server, state.keep)
-
     def __call__(self, state: State) -> dict[str, Any]:
         """The metrics as Python numbers, or arrays over lanes."""
         run = (self._algorithm, state.server, state.keep)
@@ -56,6 +51,12 @@ class Evaluation:
             one = pick(self._evaluate, self._axes, lane), *jax.tree.map(lambda leaf, lane=lane: leaf[lane], run)
             rows.append(_numbers(_by_hand(self._flat, *one), None))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def output_of(run: Run, state: State) -> tuple[Any, Any]:
+    """(x, y) of a state as pytrees."""
+    get = partial(_output, run.setting.flat)
+    return (get if run.lanes is None else eqx.filter_vmap(get))(run.setting.algorithm, state.server, state.keep)
 
 
 def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -14,14 +15,16 @@ from rookery.algorithm.setting import State
 from rookery.engines.base import Divergence, Run, Stopped
 from rookery.problem.oracles import UNITS
 from rookery.problem.validation import check_count
-from rookery.solving.evaluate import Evaluation
+from rookery.solving.best import Best, begun, improved
+from rookery.solving.evaluate import Evaluation, output_of
 from rookery.solving.history import History
 from rookery.solving.prepare import Prepared
 from rookery.solving.progress import Pace, progress_bar
+from rookery.solving.remarks import remarks_of
 from rookery.solving.solution import Diverged, Solution, stopped_in
 
 Watch = Callable[[State, History], None]
-Remember = Callable[[State, History, dict[str, Any]], None]
+Remember = Callable[[State, History, dict[str, Any], Best | None], None]
 
 
 def make_rounds(
@@ -37,8 +40,8 @@ def make_rounds(
     """Makes the rounds. ``watch`` is called after each evaluation; it must not hold on to the state.
 
     ``remember`` is called after each evaluation and between them, whenever the session hands back a state, with what is
-    needed beside state and history to go on from there: the ``memory`` of a later call. Its entry ``session`` is the
-    session's own.
+    needed beside state and history to go on from there: the ``memory`` of a later call, whose entry ``session`` is the
+    session's own, and the best iterate so far, which a later ``start`` has.
     """
     check_count(rounds, "rounds")
     every = max(1, rounds // 20) if every is None else check_count(every, "every")
@@ -46,10 +49,17 @@ def make_rounds(
     history = History(start.history.rows if isinstance(start, Solution) else None)
     if start is None:
         state = run.initial_state()
-        history.append({"round": 0, **counters(run.lanes), "seconds": 0.0, **evaluate(state)})
+        first = evaluate(state)
+        history.append({"round": 0, **counters(run.lanes), "seconds": 0.0, **first})
+        best = _judged(prepared, state, first)
     else:
         state = _continued(run, start)
         state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
+        best = start.best if isinstance(start, Solution) else None
+        if prepared.metric is None:
+            best = None
+        elif best is None or (best.metric, best.higher_is_better) != (prepared.metric, prepared.higher_is_better):
+            best = _judged(prepared, state, evaluate(state))  # nobody has looked for it: it begins here
     end = int(state.round) + rounds
     before = history.rows[-1] if history.rows else None
     seconds = before["seconds"] if before is not None else 0.0
@@ -66,7 +76,7 @@ def make_rounds(
             if remember is not None:
                 own = session.memory()
                 told = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
-                remember(state, history, {**told, "session": None if own is None else dict(own)})
+                remember(state, history, {**told, "session": None if own is None else dict(own)}, best)
 
         def goes_on(state: State, stop: int) -> bool:
             return state.round < stop and not bool((state.died >= 0).all())
@@ -84,6 +94,8 @@ def make_rounds(
                     note(state)
             state = session.gather(state, final=state.round == end)
             metrics = evaluate(state)
+            if best is not None:
+                best = improved(best, metrics.get(best.metric, np.nan), _rounds(state), partial(output_of, run, state))
             counted = counters(run.lanes, session.costs, activity, before)
             before = {"round": state.round, **counted, "seconds": seconds, **metrics}
             history.append(before)
@@ -92,15 +104,15 @@ def make_rounds(
                 watch(state, history)
             activity = 0 * activity
             note(state)
-    return finished(prepared, state, history)
+    return finished(prepared, state, history, best)
 
 
-def finished(prepared: Prepared, state: State, history: History) -> Solution:
-    """The solution that a state is: x, y and what diverged."""
+def finished(prepared: Prepared, state: State, history: History, best: Best | None = None) -> Solution:
+    """The solution that a state is: x, y, the best, what diverged and what there is to remark."""
     run = prepared.run
     if run.lanes is None and int(state.died) >= 0:
         state = replace(state, round=int(state.died))  # where its iterates are
-    x, y = Evaluation(prepared).output(state)
+    x, y = output_of(run, state)
 
     def why(state: State, stopped: Stopped) -> Divergence:
         found = prepared.engine.diagnose(run, state, stopped)
@@ -110,7 +122,34 @@ def finished(prepared: Prepared, state: State, history: History) -> Solution:
         return Divergence(stopped.round, None, None, None, "the server's state", advice, stopped.lane)
 
     stopped = stopped_in(state, run.lanes)
-    return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None)
+    remarks: tuple[str, ...] = ()
+    if prepared.metric is not None:
+        kept = None if best is None else best.round
+        remarks = remarks_of(history, prepared.metric, prepared.higher_is_better, run.lanes, stopped, kept)
+    best = None if best is None else best.on_device()
+    return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None, best, remarks)
+
+
+def _judged(prepared: Prepared, state: State, metrics: Mapping[str, Any]) -> Best | None:
+    """The iterate that a run begins with, as the best so far; None if no metric was named."""
+    name = prepared.metric
+    if name is None:
+        return None
+    check_metric(name, metrics)
+    return begun(name, prepared.higher_is_better, metrics[name], _rounds(state), output_of(prepared.run, state))
+
+
+def check_metric(name: str, metrics: Mapping[str, Any]) -> None:
+    """The metric is one that there is."""
+    if name not in metrics:
+        there = ", ".join(metrics) or "nothing"
+        raise ValueError(f"metric must be one of what evaluate returns ({there}), got {name!r}")
+
+
+def _rounds(state: State) -> np.ndarray:
+    """Of which round the iterates are: those of a lane that diverged are of the round that it was stopped in."""
+    died = np.asarray(state.died)
+    return np.where(died >= 0, died, state.round)
 
 
 def or_diverged(solution: Solution) -> Solution:

@@ -42,6 +42,8 @@ class Arguments:
     local_steps: int | Steps = 1
     batch_size: BatchSize = None
     engine: Engine | None = None
+    metric: str | None = None
+    higher_is_better: bool = True
     lanes: int | None = None
 
 
@@ -54,6 +56,9 @@ class Prepared:
     evaluate: Metrics | None
     evaluate_axes: Axes | None = None
     """Which leaves of ``evaluate`` have an axis of lanes."""
+    metric: str | None = None
+    """By which of its numbers the best iterate is kept; None keeps none."""
+    higher_is_better: bool = True
 
 
 def single(
@@ -129,8 +134,9 @@ def prepare(given: Arguments) -> Prepared:
     if costs is not None and steps.high > 1 and not any(cost.local_steps for cost in costs):
         name = name_of(type(chosen[0]))
         raise ValueError(f"local_steps must be 1, for {name} makes none, got {given.local_steps!r}")
+    judged = given.metric, given.higher_is_better
     if given.lanes is None:
-        prepared = Prepared(Run(first, x[0], y[0], costs), engine, given.evaluates[0])
+        prepared = Prepared(Run(first, x[0], y[0], costs), engine, given.evaluates[0], None, *judged)
     else:
         tables, axes = stack_different(
             given.clients, "clients", "splits with equal numbers, sizes and totals of examples"
@@ -138,7 +144,7 @@ def prepare(given: Arguments) -> Prepared:
         judge, judge_axes = stack_different(given.evaluates, "evaluate", "modules of one structure")
         setting = Setting(flat, stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds), jnp.stack(x))
         run = Run(setting, jnp.stack(x), jnp.stack(y), costs, given.lanes, axes)
-        prepared = Prepared(run, engine, judge, judge_axes)
+        prepared = Prepared(run, engine, judge, judge_axes, *judged)
     engine.check(prepared.run)
     return prepared
 
@@ -150,6 +156,10 @@ def _checked_kinds(given: Arguments) -> Engine:
     for evaluate in given.evaluates:
         if evaluate is not None and not callable(evaluate):
             raise TypeError(f"evaluate must be a function of (x, y), got {evaluate!r}")
+    if given.metric is not None and not isinstance(given.metric, str):
+        raise TypeError(f"metric must be the name of a number that evaluate returns, got {given.metric!r}")
+    if not isinstance(given.higher_is_better, bool):
+        raise TypeError(f"higher_is_better must be True or False, got {given.higher_is_better!r}")
     if given.engine is not None and not isinstance(given.engine, Engine):
         raise TypeError(f"engine must be an rk.Engine such as rk.Simulator() or rk.Flower(), got {given.engine!r}")
     engine = given.engine or Simulator()

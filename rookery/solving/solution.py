@@ -8,9 +8,12 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
 from rookery.engines.base import Divergence, Stopped
+from rookery.solving.best import Best
 from rookery.solving.history import History
+from rookery.solving.remarks import of_lane
 
 
 class Diverged(ArithmeticError):
@@ -38,6 +41,12 @@ class Solution:
     diverged: tuple[Stopped, ...] = ()
     diagnose: Callable[[State, Stopped], Divergence] | None = field(default=None, repr=False, compare=False)
     """What :meth:`why` asks."""
+    best: Best | None = None
+    """The evaluated iterate with the best metric, if ``rk.solve`` was given a ``metric``."""
+    remarks: tuple[str, ...] = ()
+    """How it went, where there is something to say: sentences of one line, those about a lane with its number."""
+    algorithm: Algorithm | None = None
+    """The algorithm with its rates, of a solution by ``rk.solve``: those that were given, or found."""
 
     @property
     def rounds(self) -> int:
@@ -58,7 +67,9 @@ class Solution:
         def diagnose(_: State, stopped: Stopped) -> Divergence:
             return replace(self.why(lane), lane=None)
 
-        return Solution(pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped, diagnose)
+        best = None if self.best is None else self.best.lane(lane)
+        told = of_lane(self.remarks, lane)
+        return Solution(pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped, diagnose, best, told)
 
     def why(self, lane: int | None = None) -> Divergence:
         """Why a run, or this lane of a batch, diverged: its last round is repeated, one client after the other."""

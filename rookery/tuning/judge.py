@@ -5,7 +5,7 @@ after some steps of the lower level alone, on all data, from its own y: what som
 lower level. docs/tuning.md shows that this ranks candidates as the exact Φ does, and that the raw objective does not.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 from jax import Array
@@ -14,21 +14,33 @@ from rookery.problem.clients import Clients
 from rookery.problem.problems import Problem
 from rookery.tuning.levels import levels
 
-OUTER, INNER = 3, 12
-"""Newton steps of a judgement, and products in each."""
+
+class Effort(NamedTuple):
+    """How far the lower level is followed in a judgement: Newton steps, and products in each."""
+
+    outer: int = 3
+    inner: int = 12
+
+    @property
+    def products(self) -> int:
+        """At most so many oracle calls of each client a judgement."""
+        return self.outer * (self.inner + 2)
+
+    @classmethod
+    def within(cls, products: float) -> "Effort":
+        """The most that costs no more than so many calls of each client."""
+        outer = 3 if products >= 30 else 2 if products >= 14 else 1
+        return cls(outer, int(min(12, max(3, products // outer - 2))))
 
 
 @eqx.filter_jit
-def phi(problem: Problem, clients: Clients, like: tuple[Any, Any], x: Array, y: Array) -> tuple[Array, Array]:
+def phi(
+    problem: Problem, clients: Clients, like: tuple[Any, Any], effort: Effort, x: Array, y: Array
+) -> tuple[Array, Array]:
     """Φ at vectors x and y, and the y of the lower level that it was taken at; ``like`` are pytrees x and y.
 
     One program for everything that a search judges: it is compiled once, and a call takes milliseconds.
     """
     both = levels(problem, clients, *like)
-    solved = both.solve(x, y, OUTER, INNER)
+    solved = both.solve(x, y, effort.outer, effort.inner)
     return both.f.value(x, solved), solved
-
-
-def products() -> int:
-    """At most so many oracle calls of each client a judgement."""
-    return OUTER * (INNER + 2)

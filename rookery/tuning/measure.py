@@ -15,7 +15,7 @@ from jax import Array
 from rookery.algorithm.rate import Scales
 from rookery.problem.clients import Clients
 from rookery.problem.problems import Problem
-from rookery.tuning.judge import phi, products
+from rookery.tuning.judge import Effort, phi
 from rookery.tuning.levels import is_minimax, levels
 
 POWER_STEPS = 12
@@ -78,18 +78,18 @@ class Found(NamedTuple):
     along: np.ndarray
 
 
-def _look(problem: Problem, clients: Clients, x0: Any, y0: Any) -> Found:
+def _look(problem: Problem, clients: Clients, x0: Any, y0: Any, effort: Effort) -> Found:
     like = (x0, y0)
     both = levels(problem, clients, *like)
     x, y = both.flat.x.ravel(x0), both.start(y0)
     given = problem, clients, like
-    value, best = phi(*given, x, y)
-    value, best = phi(*given, x, best)
+    value, best = phi(*given, effort, x, y)
+    value, best = phi(*given, effort, x, best)
     g_y, f_y, d = _slopes(*given, x, y, best)
     d = jnp.where(jnp.isfinite(d), d, 0.0)
     tiny = float(jnp.finfo(x.dtype).tiny)
     direction = d / jnp.maximum(jnp.linalg.norm(d), tiny)
-    along = [float(phi(*given, both.flat.project_x(x - length * direction), best)[0]) for length in LENGTHS]
+    along = [float(phi(*given, effort, both.flat.project_x(x - length * direction), best)[0]) for length in LENGTHS]
     far = 1e6 * g_y / jnp.maximum(jnp.linalg.norm(g_y), tiny)
     reach = jnp.linalg.norm(both.project_y(y - far) - both.project_y(y + far))
     largest = max(float(_curvature_at(*given, x, y)), float(_curvature_at(*given, x, best)))
@@ -97,9 +97,11 @@ def _look(problem: Problem, clients: Clients, x0: Any, y0: Any) -> Found:
     return Found(largest, slope_y, slope_f, slope_x, float(reach), float(value), np.array(along))
 
 
-def measure(problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float) -> tuple[Scales, float, int]:
+def measure(
+    problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float, effort: Effort = Effort()
+) -> tuple[Scales, float, int]:
     """The scales of rates on this problem, Φ at the start, and how many oracle calls finding them took."""
-    found = _look(problem, clients, x0, y0)
+    found = _look(problem, clients, x0, y0, effort)
     step, entries = _best_length(found), max(1, sum(np.size(leaf) for leaf in jax.tree.leaves(x0)))
     curvature, flat = _curvature(found)
     scales = Scales(
@@ -113,7 +115,7 @@ def measure(problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, t
         rms_x=_positive(found.slope_x) / entries**0.5,
         flat_y=flat,
     )
-    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + 2) * products() + 4
+    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + 2) * effort.products + 4
     return scales, found.phi, spent * clients.n
 
 

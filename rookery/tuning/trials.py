@@ -22,7 +22,7 @@ from rookery.solving.loop import counters
 from rookery.solving.prepare import Prepared
 from rookery.stopping import stop_if_asked
 from rookery.tuning.journal import Journal
-from rookery.tuning.judge import phi
+from rookery.tuning.judge import Effort, phi
 from rookery.tuning.space import Place
 
 WIDTH = 8
@@ -75,9 +75,11 @@ class Program:
         keys: Sequence[Any],
         metric: str | None,
         like: tuple[Any, Any],
+        effort: Effort = Effort(),
         journal: Journal | None = None,
     ):
         self.prepared, self.keys, self.metric, self.like = prepared, [as_key(key) for key in keys], metric, like
+        self.effort = effort
         self.journal = journal or Journal()
         self.name = name_of(type(prepared.run.setting.algorithm))
         self.run = prepared.run
@@ -131,6 +133,8 @@ class Program:
             sent = int(counted["bytes_up"][lane] + counted["bytes_down"][lane])
             for unit, amount in (("rounds", made), ("calls", calls), ("bytes", sent)):
                 trial.spent[unit] = trial.spent.get(unit, 0) + amount
+            if self.metric is None and not trial.diverged:
+                trial.spent["calls"] += self.effort.products * self.run.setting.clients.n
             trial.rounds = trial.rounds + made if trial.diverged else to
             trial.score = float("nan") if trial.diverged else float(scores[lane])
             trial.state = (
@@ -151,7 +155,7 @@ class Program:
         xs, ys = jax.vmap(output)(state.server, state.keep)
 
         def one(lane: int) -> float:
-            return float(phi(flat.problem, clients, self.like, xs[lane], ys[lane].reshape(-1))[0])
+            return float(phi(flat.problem, clients, self.like, self.effort, xs[lane], ys[lane].reshape(-1))[0])
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             return np.array(list(pool.map(one, range(count))))

@@ -13,6 +13,7 @@ import numpy as np
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.rate import Scales, declared
+from rookery.algorithm.setting import Setting
 from rookery.algorithms.rates import tell_algorithm
 from rookery.algorithms.registry import by_name, check_solves, name_of
 from rookery.engines.base import Engine
@@ -22,13 +23,14 @@ from rookery.problem.keys import as_key, fold
 from rookery.problem.participation import Full
 from rookery.problem.problems import Problem
 from rookery.problem.validation import check_count
+from rookery.solving.evaluate import Evaluation
 from rookery.solving.history import History
-from rookery.solving.loop import counters, finished
+from rookery.solving.loop import check_metric, counters, finished
 from rookery.solving.prepare import Prepared, many, prepare
 from rookery.solving.solution import Solution
 from rookery.tuning.display import Display
 from rookery.tuning.journal import Journal
-from rookery.tuning.judge import products
+from rookery.tuning.judge import Effort
 from rookery.tuning.measure import measure
 from rookery.tuning.result import Found, Tuning
 from rookery.tuning.search import LEAST, Search
@@ -40,6 +42,8 @@ PHI = "phi"
 """What the score is called where no metric is named."""
 BUDGET = 9.0
 """Runs' worth of rounds that a search may take by default."""
+JUDGEMENTS = 90
+"""About so many candidates are judged in a search of the default budget."""
 KEYS = 3
 """How many keys the last candidates may be tried with."""
 
@@ -73,11 +77,12 @@ def search_rates(
     started = time.perf_counter()
     kinds = [by_name(each) if isinstance(each, str) else type(each) for each in algorithms]
     programs: dict[str, tuple[Algorithm | str, Program, Space]] = {}
-    scales, phi0, calls = _scales(aim, algorithms)
+    first, effort = _effort(aim, algorithms, budget)
+    scales, phi0, calls = _scales(aim, first, effort)
     journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, budget, unit))
     for each, kind in zip(algorithms, kinds, strict=True):
         space = Space.of(kind, scales)
-        programs[name_of(kind)] = each, _program(aim, each, space, journal), space
+        programs[name_of(kind)] = each, _program(aim, each, space, effort, journal), space
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
     measured = time.perf_counter() - started
@@ -120,35 +125,54 @@ def _check(aim: Aim, algorithms: Sequence[Algorithm | str], budget: float, unit:
         check_solves(by_name(each)() if isinstance(each, str) else each, aim.problem)
 
 
-def _scales(aim: Aim, algorithms: Sequence[Algorithm | str]) -> tuple[Scales, float | None, int]:
-    """Measured once for all algorithms; not at all if all of them have their rates."""
-    first = _prepared(aim, algorithms[0], [algorithms[0]], None)
-    setting = first.run.setting
-    steps = setting.steps
-    tau = float(steps.low) if steps.fixed else (steps.low + steps.high) / 2
-    x0 = setting.flat.x.unravel(first.run.x[0])
-    return measure(aim.problem, aim.clients, x0, aim.y0, aim.rounds, tau)
+def _effort(aim: Aim, algorithms: Sequence[Algorithm | str], budget: float) -> tuple[Prepared, Effort]:
+    """How much a judgement may cost: all of them together a tenth of the cheapest algorithm's search.
+
+    Also one of the preparations that it took to find that out.
+    """
+    cheapest, prepared = math.inf, None
+    for each in algorithms:
+        prepared = _prepared(aim, [each], None)
+        setting = prepared.run.setting
+        tau, slots = _mean_steps(setting), setting.participation.slots(setting.clients.n)
+        calls = [pair for cost in prepared.run.costs or () for pair in cost.calls.values()]
+        cheapest = min(cheapest, sum(once + each * tau for once, each in calls) * slots * aim.rounds)
+    assert prepared is not None
+    return prepared, Effort.within(0.1 * budget * cheapest / (JUDGEMENTS * budget / BUDGET * aim.clients.n))
 
 
-def _prepared(aim: Aim, given: Algorithm | str, algorithms: Sequence[Algorithm | str], evaluate: Any) -> Prepared:
+def _mean_steps(setting: Setting) -> float:
+    return (setting.steps.low + setting.steps.high) / 2
+
+
+def _scales(aim: Aim, prepared: Prepared, effort: Effort) -> tuple[Scales, float, int]:
+    """Measured once for all algorithms."""
+    setting = prepared.run.setting
+    x0 = setting.flat.x.unravel(prepared.run.x[0])
+    return measure(aim.problem, aim.clients, x0, aim.y0, aim.rounds, _mean_steps(setting), effort)
+
+
+def _prepared(aim: Aim, algorithms: Sequence[Algorithm | str], evaluate: Any) -> Prepared:
     lanes = [by_name(each)() if isinstance(each, str) else each for each in algorithms]
     how = {name: value for name, value in aim.how.items() if name != "evaluate"}
     keys = [aim.key] * len(lanes)
     return prepare(many(aim.problem, lanes, aim.clients, aim.x0, aim.y0, keys=keys, evaluate=evaluate, **how))
 
 
-def _program(aim: Aim, given: Algorithm | str, space: Space, journal: Journal) -> Program:
+def _program(aim: Aim, given: Algorithm | str, space: Space, effort: Effort, journal: Journal) -> Program:
     lanes: list[Algorithm | str]
     if isinstance(given, Algorithm):
         lanes = [given] * WIDTH
     else:
         lanes = [space.algorithm(place) for place in space.spread(WIDTH, np.random.default_rng(0))]
-    prepared = _prepared(aim, given, lanes, aim.how.get("evaluate") if aim.metric is not None else None)
+    prepared = _prepared(aim, lanes, aim.how.get("evaluate") if aim.metric is not None else None)
+    if aim.metric is not None:
+        check_metric(aim.metric, Evaluation(prepared)(prepared.run.initial_state()))
     key = as_key(aim.key)
     keys = [key, *(fold(key, "tuning", number) for number in range(1, KEYS))]
     flat = prepared.run.setting.flat
     like = flat.x.unravel(prepared.run.x[0]), flat.y.unravel(prepared.run.y[0])
-    return Program(prepared, keys, aim.metric, like, journal)
+    return Program(prepared, keys, aim.metric, like, effort, journal)
 
 
 def _cost_of_round(program: Program, unit: Unit) -> float:
@@ -167,7 +191,7 @@ def _cost_of_round(program: Program, unit: Unit) -> float:
 
 
 def _searched(
-    aim: Aim, name: str, program: Program, space: Space, runs: float, phi0: float | None, calls: int, display: Display
+    aim: Aim, name: str, program: Program, space: Space, runs: float, phi0: float, calls: int, display: Display
 ) -> Found | None:
     setting = program.run.setting
     whole = isinstance(setting.participation, Full) and setting.batch_size == (None, None) and setting.steps.fixed
@@ -192,9 +216,8 @@ def _searched(
     edges = space.edges(winner.place, [each.place for each in search.trials])
     start = phi0 if aim.metric is None else None
     remarks = _remarks(aim, space, winner, search, edges, start if frozen is None else frozen)
-    judged = sum(1 for each in search.trials) * 2 * products() * setting.clients.n if aim.metric is None else 0
     spent = {unit: sum(each.spent.get(unit, 0) for each in search.trials) for unit in ("rounds", "calls", "bytes")}
-    spent["calls"] += calls + judged
+    spent["calls"] += calls
     solution = _solution(program, winner)
     score = float(np.mean(alike)) if alike else winner.score
     trials = tuple(_row(space, each) for each in search.trials)
@@ -207,7 +230,7 @@ def _at_end(search: Search, winner: Trial) -> list[float]:
     return [each.score for each in same if each.alive and each.rounds == search.rounds]
 
 
-def _as_given(aim: Aim, name: str, given: Algorithm, program: Program, phi0: float | None) -> Found | None:
+def _as_given(aim: Aim, name: str, given: Algorithm, program: Program, phi0: float) -> Found | None:
     """An algorithm that has its rates: one run."""
     trial = Trial(0, {}, given, 0, stage=3)
     program.advance([trial], aim.rounds)

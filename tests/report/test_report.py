@@ -16,7 +16,7 @@ from rookery.experiment.folder import StoredRun
 from rookery.problem.oracles import UNITS
 from rookery.report import final_table, plot_curves, write_page
 from rookery.report.page import configurations, distinct_names, embedded, notes, page_data
-from rookery.report.tables import is_fraction, metrics, spent, stopped, summary
+from rookery.report.tables import is_fraction, metrics, peaks, spent, stopped, summary
 from rookery.solving.history import History
 
 ALGORITHMS = {
@@ -410,6 +410,21 @@ def test_final_table():
     assert "%" not in loss
 
 
+def test_what_was_better_before_the_end():
+    history = sample_run("FedBiO").history
+    rounds, values = peaks(history, "accuracy", True)
+    np.testing.assert_array_equal(values, history["accuracy"].max(0))
+    np.testing.assert_array_equal(rounds, history["round"][history["accuracy"].argmax(0)])
+    text = shown_table({"FedBiO": history}, "accuracy", "")
+    assert f"best {100 * values.mean():.2f} ({rounds.min():.0f}–{rounds.max():.0f})" in text
+    counters = ("exchanges", "bytes_up", "bytes_down", *UNITS, "seconds")
+    rising = rows_of(round=[0, 1], **{name: [0, 1] for name in counters}, loss=[1.0, 2.0])
+    assert "best" not in shown_table({"a": rising}, "loss", "")
+    assert "best 1 (0)" in shown_table({"a": rising}, "loss", "", higher_is_better=False)
+    bad = with_bad_seed(sample_run("FedBiO"), "frozen").history
+    assert np.isnan(peaks(bad, "accuracy", True)[1]).tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize(("higher", "winner"), [(True, "b"), (False, "a")])
 def test_the_best_mean_is_bold(higher, winner):
     runs = {name: sample_run("FedBiO", rounds=20, seeds=1).history for name in "abc"}
@@ -418,5 +433,5 @@ def test_the_best_mean_is_bold(higher, winner):
     table = final_table(runs, "loss", "", higher_is_better=higher)
     cells = dict(zip("abc", table.columns[1].cells, strict=True))
     assert [name for name, cell in cells.items() if cell.style == "bold"] == [winner]
-    assert cells["c"].plain == "not finite"
+    assert cells["c"].plain.startswith("not finite\nbest ")  # it had values before
     assert "±" not in cells["a"].plain  # one seed has no deviation

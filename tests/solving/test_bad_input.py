@@ -306,6 +306,12 @@ CASES = {
         r"evaluate must return scalars.*\(2,\) for 'x'"),
     "metrics are no dictionary": (
         lambda: solve(evaluate=lambda x, y: x.sum()), TypeError, r"evaluate must return a dict"),
+    "metric is not evaluated": (
+        lambda: solve(metric="accuracy"), ValueError,
+        r"metric must be one of what evaluate returns \(nothing\), got 'accuracy'"),
+    "metric is no name": (lambda: solve(metric=len), TypeError, r"metric must be the name.*len"),
+    "higher_is_better is no bool": (
+        lambda: solve(metric="a", higher_is_better=1), TypeError, r"higher_is_better must be True or False, got 1"),
     "evaluate is no function": (lambda: solve(evaluate=3), TypeError, r"evaluate must be a function.*3"),
     "engine of another type": (lambda: solve(engine="gpu"), TypeError, r"engine must be an rk\.Engine such as rk\.Sim"),
     # --- which algorithm ---------------------------------------------------------------------------------------------

@@ -142,7 +142,10 @@ def test_budgets_are_equal_in_the_unit_that_was_asked_for():
         ({"algorithms": "FedSGDA+"}, "FedSGDA\\+ solves minimax problems"),
         ({"algorithms": "FedBio2"}, "FedBio2"),
         ({"rounds": 0}, "rounds must be"),
-        ({"metric": "accuracy"}, "metric must be one of upper_loss, lower_loss, got 'accuracy'"),
+        (
+            {"metric": "accuracy"},
+            "metric must be one of what evaluate returns \\(lower_loss, upper_loss\\), got 'accuracy'",
+        ),
         ({"clients": rk.Clients.elsewhere(2)}, "searched where the data are"),
     ],
 )

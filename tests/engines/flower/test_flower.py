@@ -514,7 +514,7 @@ def test_a_killed_server_goes_on_with_the_same_federation(tmp_path):
     run = case.prepared()
     states, memories = [], []
 
-    def remember(state, history, memory):
+    def remember(state, history, memory, best):
         states.append(jax.tree.map(jnp.copy, state))
         memories.append(memory)
 
