@@ -33,6 +33,9 @@ class Effort(NamedTuple):
         return cls(outer, int(min(12, max(3, products // outer - 2))))
 
 
+FULL = Effort()
+
+
 @eqx.filter_jit
 def phi(
     problem: Problem, clients: Clients, like: tuple[Any, Any], effort: Effort, x: Array, y: Array

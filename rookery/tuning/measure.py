@@ -15,7 +15,7 @@ from jax import Array
 from rookery.algorithm.rate import Scales
 from rookery.problem.clients import Clients
 from rookery.problem.problems import Problem
-from rookery.tuning.judge import Effort, phi
+from rookery.tuning.judge import FULL, Effort, phi
 from rookery.tuning.levels import is_minimax, levels
 
 POWER_STEPS = 12
@@ -98,7 +98,7 @@ def _look(problem: Problem, clients: Clients, x0: Any, y0: Any, effort: Effort) 
 
 
 def measure(
-    problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float, effort: Effort = Effort()
+    problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float, effort: Effort = FULL
 ) -> tuple[Scales, float, int]:
     """The scales of rates on this problem, Φ at the start, and how many oracle calls finding them took."""
     found = _look(problem, clients, x0, y0, effort)

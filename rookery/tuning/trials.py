@@ -22,7 +22,7 @@ from rookery.solving.loop import counters
 from rookery.solving.prepare import Prepared
 from rookery.stopping import stop_if_asked
 from rookery.tuning.journal import Journal
-from rookery.tuning.judge import Effort, phi
+from rookery.tuning.judge import FULL, Effort, phi
 from rookery.tuning.space import Place
 
 WIDTH = 8
@@ -75,7 +75,7 @@ class Program:
         keys: Sequence[Any],
         metric: str | None,
         like: tuple[Any, Any],
-        effort: Effort = Effort(),
+        effort: Effort = FULL,
         journal: Journal | None = None,
     ):
         self.prepared, self.keys, self.metric, self.like = prepared, [as_key(key) for key in keys], metric, like
