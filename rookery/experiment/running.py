@@ -22,9 +22,11 @@ from rookery.engines.simulator import Simulator
 from rookery.experiment.checkpoint import Checkpoint, named, newest, save_checkpoint
 from rookery.experiment.engines import check_same, engine_of, engine_table
 from rookery.experiment.environment import environment
+from rookery.experiment.fingerprint import fingerprint
 from rookery.experiment.folder import as_read, locked, metrics, read_config, write_config
 from rookery.experiment.log import Log, also_logged
 from rookery.experiment.settings import Settings, settings_of
+from rookery.experiment.source import COPY
 from rookery.files import write
 from rookery.solving.history import History
 from rookery.solving.lanes import Lanes
@@ -81,9 +83,18 @@ def start_run(
     config["environment"] = environment()
     if engine is not None:
         config["engine"] = engine_table(engine)
+    if (source := settings.source.table()) is not None:
+        config["source"] = {**source, "data": _data(tasks)}
     with locked(folder):
         _check_new(folder)
+        if (copy := settings.source.copy()) is not None:
+            write(folder / COPY, copy)
         return _go(folder, Plan.of(settings), prepared, write_config(folder, config), None, **how)
+
+
+def _data(tasks: list[Task]) -> str:
+    """The checksum of what a module makes: it may read files that nobody else knows of."""
+    return fingerprint([(task.clients, task.x0, task.y0) for task in tasks])
 
 
 def _check_new(folder: Path) -> None:
@@ -103,12 +114,16 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
     """
     config = read_config(folder)
     with locked(folder):
-        settings = settings_of(config)
+        settings = settings_of(config, folder, unchanged=True)
         told = config.get("engine")
         chosen = engine_of(told) if engine is None else engine
         if chosen is not None:
             check_same(chosen, told)
-        prepared, _ = prepare_run(settings, engine=None if chosen is None else chosen.in_folder(folder))
+        prepared, tasks = prepare_run(settings, engine=None if chosen is None else chosen.in_folder(folder))
+        if "source" in config and config["source"].get("data") != _data(tasks):
+            raise ValueError(
+                f"{settings.task} does not make the data any more with which the run in {folder} began: start a new run"
+            )
         seal = config["checksum"]["sha256"]
         return _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
 
@@ -123,8 +138,8 @@ class Plan:
 
     @classmethod
     def of(cls, settings: Settings) -> "Plan":
-        """That of the run of a task."""
-        name = f"{settings.algorithm} on {settings.task}/{settings.dataset}"
+        """That of the run of a task or module."""
+        name = f"{settings.algorithm} on {settings.source.title}/{settings.dataset}"
         return cls(name, settings.rounds, settings.every)
 
 
