@@ -35,6 +35,7 @@ from rookery.algorithms.sustain import SustainCW, SustainPlainCW, SustainRandomC
 from rookery.engines.base import Divergence, Engine, Run, Session, Stopped
 from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
+from rookery.experiment.python_run import run
 from rookery.problem import measures, partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Uniform
@@ -77,6 +78,7 @@ __all__ = [
     # solving
     "solve",
     "solve_many",
+    "run",
     "Lanes",
     "Solution",
     "History",

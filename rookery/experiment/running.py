@@ -143,18 +143,23 @@ class Plan:
         return cls(name, settings.rounds, settings.every)
 
 
-def go_in_folder(folder: Path, plan: Plan, prepared: Prepared, config: dict[str, Any]) -> Solution:
-    """Starts a run that is not one of a task in a folder, or goes on with the one that is there."""
+def go_in_folder(
+    folder: Path, plan: Plan, prepared: Prepared, config: dict[str, Any], again: str = "the same command", **how: Any
+) -> Solution:
+    """Starts a run that is not one of ``rookery run`` in a folder, or goes on with the one that is there.
+
+    ``again`` is what continues it; ``how`` is that of :func:`resume_run`.
+    """
     with locked(folder):
         if not (folder / "config.toml").exists():
             seal = write_config(folder, {**config, "environment": environment()})
-            return _go(folder, plan, prepared, seal, None, again="the same command")
+            return _go(folder, plan, prepared, seal, None, again=again, **how)
         there = read_config(folder)
         other = sorted(name for name, each in as_read(config).items() if there.get(name) != each)
         if other:
             raise ValueError(f"{folder} holds a run with another {' and '.join(other)}: choose another folder")
         seal = there["checksum"]["sha256"]
-        return _go(folder, plan, prepared, seal, newest(folder, prepared.run, seal), again="the same command")
+        return _go(folder, plan, prepared, seal, newest(folder, prepared.run, seal), again=again, **how)
 
 
 def _go(
