@@ -23,7 +23,7 @@ from rookery.cli.options import (
     Set,
     TaskOrFile,
 )
-from rookery.cli.output import final, new_folder, print_json, show, tell_rounds, write_report
+from rookery.cli.output import final, new_folder, note_on_rounds, print_json, show, write_report
 from rookery.experiment.folder import find_runs
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import settings_of_all
@@ -68,7 +68,7 @@ def command(
     names = [settings.algorithm for settings in all_settings]
     if len(set(names)) != len(names):
         raise ValueError(f"--algorithms must be different names separated by commas, got {algorithms!r}")
-    tell_rounds(all_settings[0], rounds, task)
+    note = note_on_rounds(all_settings[0], rounds, task)
     folder = new_folder(all_settings[0], "comparison") if out is None else out
     same_folder = f" --out {shlex.quote(str(folder))}" if out is None else ""
     with if_stopped(f"Continue with: {command_line()}{same_folder}"):
@@ -77,7 +77,8 @@ def command(
             if (where / "config.toml").exists():
                 resume_run(where)
             else:
-                start_run(settings, where)
+                start_run(settings, where, note=note)
+                note = ""
     runs = find_runs([folder / name for name in names])
     page, figure = write_report(runs, folder / "report.html")
     if as_json:

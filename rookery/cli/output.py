@@ -41,21 +41,20 @@ def finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def tell_rounds(settings: Settings, given: int | None, task: str) -> None:
-    """Says how many rounds there are where nobody has said it."""
+def note_on_rounds(settings: Settings, given: int | None, task: str) -> str:
+    """How many rounds there are, where nobody has said it; else nothing."""
     source = settings.source
     if given is None and not task.endswith(".toml") and isinstance(source, OfModule) and not source.says("rounds"):
-        typer.echo(f"{settings.rounds} rounds: neither --rounds nor {source.name} says how many.", err=True)
+        return f"{settings.rounds} rounds: neither --rounds nor {source.name} says how many."
+    return ""
 
 
-def warn_of_test_data(settings: Settings) -> None:
-    """Says where a search for rates would be judged by the same data as the runs after it."""
+def note_on_test_data(settings: Settings) -> str:
+    """What to know where a search for rates is judged by the same data as the runs after it; else nothing."""
     source = settings.source
     if isinstance(source, OfModule) and not source.holds_out:
-        typer.echo(
-            f"Rates are scored by what runs are judged by: {source.name} has no make(..., held_out) that holds data out.",
-            err=True,
-        )
+        return f"Rates are scored by what runs are judged by: {source.name} has no make(..., held_out) that holds data out."
+    return ""
 
 
 def print_json(content: Any) -> None:

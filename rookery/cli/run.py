@@ -24,7 +24,7 @@ from rookery.cli.options import (
     TaskOrFile,
     TensorBoard,
 )
-from rookery.cli.output import finish, new_folder, tell_rounds
+from rookery.cli.output import finish, new_folder, note_on_rounds
 from rookery.cli.tensorboard import event_writer
 from rookery.engines.flower.engine import Flower
 from rookery.experiment.running import start_run
@@ -77,8 +77,8 @@ def command(
     settings = settings_from(task, given, set_ or [])
     folder = new_folder(settings, settings.algorithm) if out is None else out
     watch = event_writer(folder) if tensorboard else None
-    tell_rounds(settings, rounds, task)
-    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    note = note_on_rounds(settings, rounds, task)
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch, "note": note}
     if engine not in ("simulator", "flower"):
         raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
     if engine == "flower":

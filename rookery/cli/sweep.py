@@ -27,7 +27,7 @@ from rookery.cli.options import (
     Set,
     TaskOrFile,
 )
-from rookery.cli.output import new_folder, tell_rounds, warn_of_test_data
+from rookery.cli.output import new_folder, note_on_rounds, note_on_test_data
 from rookery.experiment.settings import Settings, parse_value, settings_from, write_toml
 from rookery.experiment.sweep import Trial, at_edges, best, best_settings, grid, random_rates, sweep
 from rookery.solving.history import History
@@ -79,8 +79,6 @@ def command(
         "clients_at_once": clients_at_once,
     }  # fmt: skip
     settings = settings_from(task, given, set_ or [])
-    tell_rounds(settings, rounds, task)
-    warn_of_test_data(settings)
     if bool(grid_) == bool(random):
         raise ValueError("sweep needs either --grid NAME=V1,V2 or --random NAME=LOW..HIGH with --trials")
     values, ranges = dict(_values(each) for each in grid_ or []), dict(_range(each) for each in random or [])
@@ -93,6 +91,8 @@ def command(
     with if_stopped(f"Nothing of a sweep is kept. Start it again with: {command_line()}"):
         results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
     made = settings.make_tasks()[0]
+    for note in filter(None, (note_on_rounds(settings, rounds, task), note_on_test_data(settings))):
+        typer.echo(note, err=True)
     winner = best(results, made.higher_is_better)
     edges = at_edges(winner, values, ranges)
     folder = new_folder(settings, settings.algorithm, "sweep") if out is None else out

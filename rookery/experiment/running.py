@@ -71,9 +71,9 @@ def prepare_run(
 
 
 def start_run(
-    settings: Settings, folder: Path, command: str = "", engine: Engine | None = None, **how: Any
+    settings: Settings, folder: Path, command: str = "", engine: Engine | None = None, note: str = "", **how: Any
 ) -> Solution:
-    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`."""
+    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`, ``note`` is shown once all is checked."""
     _check_new(folder)
     placed = None if engine is None else engine.in_folder(folder)
     prepared, tasks = prepare_run(settings, engine=placed)
@@ -89,6 +89,8 @@ def start_run(
         _check_new(folder)
         if (copy := settings.source.copy()) is not None:
             write(folder / COPY, copy)
+        if note:
+            Log(folder / "log.txt")(note, stderr=True)
         return _go(folder, Plan.of(settings), prepared, write_config(folder, config), None, **how)
 
 
