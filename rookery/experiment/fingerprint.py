@@ -36,7 +36,8 @@ def _tell(value: Any, told: Any, above: list[int]) -> None:
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)
         array = np.asarray(value, order="C")
-        told.update(f"{array.dtype}{array.shape}:".encode() + array.tobytes())
+        told.update(f"{array.dtype}{array.shape}:".encode())
+        told.update(array.reshape(-1).view(np.uint8).data)
     elif isinstance(value, Mapping):
         told.update(f"mapping {len(value)}:".encode())
         tell(*(part for key in sorted(value, key=str) for part in (str(key), value[key])))

@@ -193,8 +193,9 @@ def _also_from(*folders: Path) -> Iterator[None]:
         yield
     finally:
         for each in added:
-            if each in sys.path:
-                sys.path.remove(each)
+            sys.path.remove(each)
+            if each not in sys.path:
+                sys.path.append(each)  # for what a function imports when it is called
 
 
 @contextmanager
