@@ -118,7 +118,7 @@ def find_module(name: str) -> Module | None:
         file = Path(place).resolve()
         if not file.is_file():
             raise ValueError(f"there is no file {place}")
-        return load_module(name, file, file)
+        return load_module(name, file, file, file.read_bytes())
     if not all(part.isidentifier() for part in place.split(".")):
         return None
     with _also_from(Path.cwd()):
@@ -127,7 +127,7 @@ def find_module(name: str) -> Module | None:
         if "." not in place and place == name:
             return None  # a task, misspelt
         raise ValueError(f"there is no module {place}: give package.module or the path of a .py file")
-    return load_module(name, found, found)
+    return load_module(name, found, found, found.read_bytes())
 
 
 def _find(place: str) -> Path | None:
@@ -142,17 +142,9 @@ def _find(place: str) -> Path | None:
     return Path(spec.origin)
 
 
-def load_module(name: str, file: Path, origin: Path) -> Module:
-    """The module in a file, run once for each content."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    return _loaded(name, file, origin, content)
-
-
 @lru_cache(maxsize=4)
-def _loaded(name: str, file: Path, origin: Path, content: bytes) -> Module:
+def load_module(name: str, file: Path, origin: Path, content: bytes) -> Module:
+    """The module with this content, run once."""
     return Module(name, file, origin, content)
 
 

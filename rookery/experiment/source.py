@@ -245,9 +245,8 @@ def stored_source(table: Any, folder: Path, unchanged: bool) -> OfModule:
 
 def _if_same(name: str, file: Path, origin: Path, sha256: str) -> Module | None:
     """The module in a file, unless the file has another checksum; then nothing of it is run."""
-    if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
-        return None
-    return load_module(name, file, origin)
+    content = file.read_bytes()
+    return load_module(name, file, origin, content) if hashlib.sha256(content).hexdigest() == sha256 else None
 
 
 def _in_one_program(name: str, tasks: list[Task]) -> list[Task]:
