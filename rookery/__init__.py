@@ -36,6 +36,7 @@ from rookery.api import solve, solve_many, tune
 from rookery.engines.base import Divergence, Engine, Run, Session, Stopped
 from rookery.engines.flower.engine import FederationError, Flower
 from rookery.engines.simulator import Simulator
+from rookery.experiment.python_run import run
 from rookery.problem import measures, partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Uniform
@@ -79,6 +80,7 @@ __all__ = [
     # solving
     "solve",
     "solve_many",
+    "run",
     "tune",
     "Tuning",
     "Lanes",

@@ -1,5 +1,7 @@
 """All algorithms of the package by name, and which of them fit a problem."""
 
+from collections.abc import Mapping
+
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.afl import AFL
 from rookery.algorithms.aggitd import FBOITD, FBOAggITD, FBOAggITDSVRG
@@ -82,12 +84,14 @@ registry: dict[str, type[Algorithm]] = {kind.name: kind for kind in ALGORITHMS}
 """All algorithms of the package by their papers' names."""
 
 
-def by_name(name: str) -> type[Algorithm]:
-    """The algorithm of this name, the paper's or the class's, in any case."""
-    known = {each.lower(): kind for each, kind in registry.items()}
-    known |= {kind.__name__.lower(): kind for kind in registry.values()}
+def by_name(name: str, own: Mapping[str, type[Algorithm]] | None = None) -> type[Algorithm]:
+    """The algorithm of this name, the paper's or the class's, in any case; first one of one's ``own``."""
+    everything = {**registry, **(own or {})}
+    known = {kind.__name__.lower(): kind for kind in registry.values()}
+    known = {each.lower(): kind for each, kind in registry.items()} | known
+    known |= {each.lower(): kind for each, kind in (own or {}).items()}
     if name.lower() not in known:
-        raise ValueError(f"algorithm: {unknown(name, registry)}")
+        raise ValueError(f"algorithm: {unknown(name, everything)}")
     return known[name.lower()]
 
 

@@ -1,4 +1,4 @@
-"""``rookery compare``: several algorithms on one task."""
+"""``rookery compare``: several algorithms on one task or problem of one's own."""
 
 import shlex
 from pathlib import Path
@@ -21,16 +21,16 @@ from rookery.cli.options import (
     Seed,
     Seeds,
     Set,
-    TaskName,
+    TaskOrFile,
 )
-from rookery.cli.output import final, new_folder, print_json, show, write_report
+from rookery.cli.output import final, new_folder, note_on_rounds, print_json, show, write_report
 from rookery.experiment.folder import find_runs
 from rookery.experiment.running import resume_run, start_run
-from rookery.experiment.settings import settings_from
+from rookery.experiment.settings import settings_of_all
 
 
 def command(
-    task: TaskName,
+    task: TaskOrFile,
     algorithms: Annotated[str, typer.Option("--algorithms", help="Their names, separated by commas.")],
     dataset: Dataset = None,
     clients: Clients = None,
@@ -46,9 +46,15 @@ def command(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compare algorithms on a task, with the same splits, seeds and minibatches: a table, a figure and a report.
+    """Compare algorithms on a problem, with the same splits, seeds and minibatches: a table, a figure and a report.
 
-    Example: rookery compare hyper-representation --algorithms MeFBO,FedBiO,SimFBO --seeds 3
+    --set NAME=VALUE sets a rate of those algorithms that have it, --set FedBiO.NAME=VALUE of one.
+
+    Examples:
+
+      rookery compare hyper-representation --algorithms MeFBO,FedBiO,SimFBO --seeds 3
+
+      rookery compare my_problem.py --algorithms MeFBO,FedBiO --set FedBiO.eta_x=0.1
     """
     given = {
         "dataset": dataset, "clients": clients, "participants": participants, "local_steps": local_steps,
@@ -56,11 +62,14 @@ def command(
         "clients_at_once": clients_at_once,
     }  # fmt: skip
     chosen = [name.strip() for name in algorithms.split(",") if name.strip()]
-    all_settings = [settings_from(task, {**given, "algorithm": name}, set_ or []) for name in chosen]
-    names = [settings.algorithm for settings in all_settings]
-    if not names or len(set(names)) != len(names):
+    if not chosen:
         raise ValueError(f"--algorithms must be different names separated by commas, got {algorithms!r}")
-    folder = new_folder(f"{all_settings[0].task}-comparison") if out is None else out
+    all_settings = settings_of_all(task, given, chosen, set_ or [])
+    names = [settings.algorithm for settings in all_settings]
+    if len(set(names)) != len(names):
+        raise ValueError(f"--algorithms must be different names separated by commas, got {algorithms!r}")
+    note = note_on_rounds(all_settings[0], rounds, task)
+    folder = new_folder(all_settings[0], "comparison") if out is None else out
     same_folder = f" --out {shlex.quote(str(folder))}" if out is None else ""
     with if_stopped(f"Continue with: {command_line()}{same_folder}"):
         for settings in all_settings:
@@ -68,7 +77,8 @@ def command(
             if (where / "config.toml").exists():
                 resume_run(where)
             else:
-                start_run(settings, where)
+                start_run(settings, where, note=note)
+                note = ""
     runs = find_runs([folder / name for name in names])
     page, figure = write_report(runs, folder / "report.html")
     if as_json:

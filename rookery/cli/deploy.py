@@ -12,7 +12,7 @@ from rookery.engines.flower.engine import Flower
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.experiment.deployed import run_deployed
 from rookery.experiment.settings import parse_value
-from rookery.experiment.source import open_site
+from rookery.experiment.sites import open_site, site_title
 
 app = typer.Typer(help="Federations on real machines.", no_args_is_help=True)
 
@@ -59,7 +59,7 @@ def run_command(
         superlink=superlink, certificates=root_certificates, keys=node_keys, quorum=least, attempts=attempts,
         over_selection=over_selection, deadline=deadline, patience=patience,
     )  # fmt: skip
-    solution = run_deployed(open_site(problem), config, engine, out, Path(problem).stem)
+    solution = run_deployed(open_site(problem), config, engine, out, site_title(problem))
     typer.echo(f"{solution.rounds} rounds are done: {out}")
 
 

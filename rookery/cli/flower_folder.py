@@ -47,7 +47,7 @@ _APP = '''"""The {side}'s side of the federation."""
 from pathlib import Path
 
 from rookery.experiment.flower_app import {side}_app
-from rookery.experiment.source import open_site
+from rookery.experiment.sites import open_site
 
 PROBLEM = str(Path(__file__).with_name("{inside}"))
 

@@ -1,5 +1,6 @@
-"""``rookery list``: algorithms, tasks or data sets."""
+"""``rookery list``: algorithms, tasks, data sets, or the options of a problem."""
 
+import json
 from typing import Annotated, Any
 
 import typer
@@ -10,22 +11,39 @@ from rookery.catalogue import STATUSES, catalogue
 from rookery.cli.options import Json
 from rookery.cli.output import print_json
 from rookery.datasets import DATASETS
+from rookery.experiment.source import open_source
 from rookery.tasks import RECIPES
 
 
 def command(
-    what: Annotated[str, typer.Argument(help="algorithms, tasks or datasets.")] = "algorithms",
+    what: Annotated[str, typer.Argument(help="algorithms, tasks, datasets or options.")] = "algorithms",
+    of: Annotated[str | None, typer.Argument(help="Of options: a task, or a problem of your own.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List algorithms, tasks or data sets.
+    """List algorithms, tasks or data sets, or the options of a problem.
 
-    Example: rookery list tasks
+    Examples:
+
+      rookery list tasks
+
+      rookery list options data-cleaning
+
+      rookery list options my_problem.py
     """
-    if what not in _ROWS:
-        raise ValueError(f"list: choose algorithms, tasks or datasets, got {what!r}")
-    rows = _ROWS[what]()
+    if what not in (*_ROWS, "options"):
+        raise ValueError(f"list: choose algorithms, tasks, datasets or options, got {what!r}")
+    if (what == "options") != (of is not None):
+        raise ValueError(
+            "list options needs the name of a task or a module" if of is None else f"list {what}: got {of!r} too"
+        )
+    rows = _ROWS[what]() if of is None else _options(of)
     if as_json:
         print_json(rows)
+        return
+    if of is not None:
+        typer.echo(
+            "\n".join(f"{row['option']} = {_as_toml(row['default'])}" for row in rows) or f"{of} has no options."
+        )
         return
     if what == "algorithms":
         rows = [_narrow(row) for row in rows]
@@ -56,6 +74,22 @@ def _tasks() -> list[dict[str, Any]]:
         {"task": r.name, "what": r.summary, "data sets": ", ".join(r.defaults), "options": ", ".join(r.options)}
         for r in RECIPES.values()
     ]
+
+
+def _options(name: str) -> list[dict[str, Any]]:
+    source = open_source(name)
+    defaults = source.default_options(source.datasets[0])
+    found = [(name, defaults.get(name)) for name in source.options]
+    return [{"option": name, "default": value} for name, value in found]
+
+
+def _as_toml(value: Any) -> str:
+    """A value as one types it after --set; of None, which TOML does not have, a word."""
+    if value is None:
+        return "(none)"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_as_toml(each) for each in value)}]"
+    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
 
 
 def _datasets() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import click
 import typer
 import typer.core
 
-from rookery.cli import compare, data, demo, deploy, listing, node, report, reproduce, resume, run, sweep
+from rookery.cli import compare, data, demo, deploy, init, listing, node, report, reproduce, resume, run, sweep
 from rookery.stopping import Interrupted, asked, end, heard
 
 
@@ -91,6 +91,7 @@ app.command("sweep")(sweep.command)
 app.command("report")(report.command)
 app.command("reproduce")(reproduce.command)
 app.command("list")(listing.command)
+app.command("init")(init.command)
 app.command("demo")(demo.command)
 app.command("node")(node.command)
 app.add_typer(data.app, name="data")

@@ -17,7 +17,7 @@ from rookery.engines.flower.engine import is_loopback
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.engines.flower.node import Node
 from rookery.engines.flower.wire.listing import partitions
-from rookery.experiment.source import open_site
+from rookery.experiment.sites import open_site
 
 
 def command(

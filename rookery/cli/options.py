@@ -16,9 +16,13 @@ def _completion(known: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in known if name.lower().startswith(incomplete.lower())]
 
 
-TaskName = Annotated[str, typer.Argument(help="A task.", autocompletion=_completion(RECIPES))]
 TaskOrFile = Annotated[
-    str, typer.Argument(help="A task, or a TOML file of settings.", autocompletion=_completion(RECIPES))
+    str,
+    typer.Argument(
+        help="A task, a problem of your own (file.py or package.module, with :NAME for a function or dictionary in it), "
+        "or a TOML file of settings.",
+        autocompletion=_completion(RECIPES),
+    ),
 ]
 AlgorithmName = Annotated[
     str | None, typer.Option(help="Algorithm; see rookery list.", autocompletion=_completion(registry))
@@ -32,17 +36,22 @@ Participants = Annotated[
 ]
 LocalSteps = Annotated[str | None, typer.Option(help="Local steps: a number, or a range such as 5-15.")]
 BatchSize = Annotated[str | None, typer.Option(help="Size of minibatches: a number, all, or LOWER,UPPER.")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+Rounds = Annotated[
+    int | None, typer.Option(help="Communication rounds; 100 for a problem of your own that does not say.")
+]
 Every = Annotated[int | None, typer.Option(help="Rounds between evaluations.")]
 Seed = Annotated[int | None, typer.Option(help="The first seed.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds; all run in one program.")]
 ClientsAtOnce = Annotated[int | None, typer.Option(help="Clients computed at a time; fewer need less memory.")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="NAME=VALUE: an option of the task or a rate of the algorithm.")
+    list[str] | None,
+    typer.Option(
+        "--set", help="NAME=VALUE: an option of the task or a rate of the algorithm; ALGORITHM.NAME=VALUE: of that one."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, for programs.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")]
 CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Least time between checkpoints, in seconds.")]
-Problem = Annotated[str, typer.Option(help="The problem: package.module, a Python file, or a run's TOML file.")]
+Problem = Annotated[str, typer.Option(help="The problem: a Python file, package.module, or a run's TOML file.")]
 SuperLink = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")]
 RootCertificates = Annotated[Path | None, typer.Option(help="The root certificate of the SuperLink.")]

@@ -10,14 +10,17 @@ import typer
 from rich.console import Console
 
 from rookery.experiment.folder import StoredRun, read_run
+from rookery.experiment.settings import Settings
+from rookery.experiment.source import OfModule
 from rookery.report import final_table, plot_curves, write_page
 from rookery.report.tables import peaks
 from rookery.solving.history import History
 from rookery.solving.solution import Solution
 
 
-def new_folder(name: str) -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, … that does not exist."""
+def new_folder(settings: Settings, *words: str) -> Path:
+    """The first of runs/TASK-WORDS-1, runs/TASK-WORDS-2, … that does not exist."""
+    name = "-".join([settings.source.title.replace(":", "-"), *words])
     number = 1
     while (Path("runs") / f"{name}-{number}").exists():
         number += 1
@@ -39,6 +42,22 @@ def finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         raise typer.Exit(1)
 
 
+def note_on_rounds(settings: Settings, given: int | None, task: str) -> str:
+    """How many rounds there are, where nobody has said it; else nothing."""
+    source = settings.source
+    if given is None and not task.endswith(".toml") and isinstance(source, OfModule) and not source.says("rounds"):
+        return f"{settings.rounds} rounds: neither --rounds nor {source.name} says how many."
+    return ""
+
+
+def note_on_test_data(settings: Settings) -> str:
+    """What to know where a search for rates is judged by the same data as the runs after it; else nothing."""
+    source = settings.source
+    if isinstance(source, OfModule) and not source.holds_out:
+        return f"Rates are scored by what runs are judged by: {source.name} has no make(..., held_out) that holds data out."
+    return ""
+
+
 def print_json(content: Any) -> None:
     """For programs."""
     typer.echo(json.dumps(content, indent=2))
@@ -56,7 +75,7 @@ def show(runs: Sequence[StoredRun]) -> None:
     """A table for each task and data set."""
     groups: dict[tuple[str, str], list[StoredRun]] = {}
     for each in runs:
-        groups.setdefault((each.config["run"]["task"], each.config["run"]["dataset"]), []).append(each)
+        groups.setdefault((each.title, each.config["run"]["dataset"]), []).append(each)
     for (task, dataset), members in groups.items():
         first = members[0]
         Console().print(final_table(_labelled(members), first.metric, f"{task} on {dataset}", first.higher_is_better))
@@ -66,8 +85,8 @@ def write_report(runs: Sequence[StoredRun], page: Path, title: str | None = None
     """Writes the page, and a PDF and a PNG figure of the runs of its first task; returns page and PNG."""
     page.parent.mkdir(parents=True, exist_ok=True)
     write_page(runs, page, title)
-    alike = [each for each in runs if each.config["run"]["task"] == runs[0].config["run"]["task"]]
-    heading = title or f"{runs[0].config['run']['task']} on {runs[0].config['run']['dataset']}"
+    alike = [each for each in runs if each.title == runs[0].title]
+    heading = title or f"{runs[0].title} on {runs[0].config['run']['dataset']}"
     for suffix in (".pdf", ".png"):
         plot_curves(_labelled(alike), runs[0].metric, heading, page.with_suffix(suffix))
     return page, page.with_suffix(".png")

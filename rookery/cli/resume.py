@@ -8,7 +8,9 @@ import typer
 from rookery.cli.options import CheckpointSeconds, Json, TensorBoard
 from rookery.cli.output import finish
 from rookery.cli.tensorboard import event_writer
+from rookery.experiment.folder import read_config
 from rookery.experiment.running import resume_run
+from rookery.experiment.settings import check_by_command
 
 
 def command(
@@ -21,6 +23,7 @@ def command(
 
     Example: rookery resume runs/hyper-representation-MeFBO-1
     """
+    check_by_command(read_config(folder), folder)
     if (folder / "result.safetensors").exists():
         typer.echo(f"{folder} is already finished.", err=True)
     watch = event_writer(folder) if tensorboard else None

@@ -1,4 +1,4 @@
-"""``rookery run``: one algorithm on one task, into a new folder."""
+"""``rookery run``: one algorithm on one task or problem of one's own, into a new folder."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from rookery.cli.options import (
     TaskOrFile,
     TensorBoard,
 )
-from rookery.cli.output import finish, new_folder
+from rookery.cli.output import finish, new_folder, note_on_rounds
 from rookery.cli.tensorboard import event_writer
 from rookery.engines.flower.engine import Flower
 from rookery.experiment.running import start_run
@@ -52,16 +52,18 @@ def command(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes to start, with --engine flower.")] = 2,
     as_json: Json = False,
 ) -> None:
-    """Run an algorithm on TASK (see rookery list tasks) or with the settings of a TOML file.
+    """Run an algorithm on TASK: a task (see rookery list tasks), a problem of your own, or the settings of a TOML file.
 
     The folder of the run holds its configuration, history, checkpoints and result. Options that are not given have the
-    task's defaults.
+    task's defaults. A problem of your own is judged by its metric, or by the first that its evaluate returns.
 
     Examples:
 
       rookery run hyper-representation
 
       rookery run data-cleaning --algorithm FedBiOAcc --dataset mnist --seeds 3 --set eta_x=0.1
+
+      rookery run my_problem.py --algorithm FedBiO --rounds 200 --set eta_x=0.1
 
       rookery run best.toml --seeds 10 --out runs/final
 
@@ -73,9 +75,10 @@ def command(
         "seeds": seeds, "clients_at_once": clients_at_once,
     }  # fmt: skip
     settings = settings_from(task, given, set_ or [])
-    folder = new_folder(f"{settings.task}-{settings.algorithm}") if out is None else out
+    folder = new_folder(settings, settings.algorithm) if out is None else out
     watch = event_writer(folder) if tensorboard else None
-    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    note = note_on_rounds(settings, rounds, task)
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch, "note": note}
     if engine not in ("simulator", "flower"):
         raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
     if engine == "flower":

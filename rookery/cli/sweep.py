@@ -27,7 +27,7 @@ from rookery.cli.options import (
     Set,
     TaskOrFile,
 )
-from rookery.cli.output import new_folder
+from rookery.cli.output import new_folder, note_on_rounds, note_on_test_data
 from rookery.experiment.settings import Settings, parse_value, settings_from, write_toml
 from rookery.experiment.sweep import Trial, at_edges, best, best_settings, grid, random_rates, sweep
 from rookery.solving.history import History
@@ -60,13 +60,16 @@ def command(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Search for the rates of an algorithm on TASK, or with the settings of a TOML file.
+    """Search for the rates of an algorithm on TASK, on a problem of your own, or with the settings of a TOML file.
 
-    Configurations are scored on held-out training data, never on test data.
+    Configurations are scored on held-out training data, never on test data. A problem of your own must hold them out
+    itself: its make(...) is called with held_out=True.
 
     Examples:
 
       rookery sweep hyper-representation --algorithm FedBiO --grid eta_x=0.03,0.1,0.3 --grid eta_y=0.1,0.3
+
+      rookery sweep my_problem.py --algorithm FedBiO --grid eta_x=0.03,0.1,0.3
 
       rookery sweep fair-classification --random eta_x=0.001..1 --trials 20 --seeds 3
     """
@@ -88,9 +91,11 @@ def command(
     with if_stopped(f"Nothing of a sweep is kept. Start it again with: {command_line()}"):
         results = sweep(settings, tried, lanes, progress=None if sys.stderr.isatty() else False)
     made = settings.make_tasks()[0]
+    for note in filter(None, (note_on_rounds(settings, rounds, task), note_on_test_data(settings))):
+        typer.echo(note, err=True)
     winner = best(results, made.higher_is_better)
     edges = at_edges(winner, values, ranges)
-    folder = new_folder(f"{settings.task}-{settings.algorithm}-sweep") if out is None else out
+    folder = new_folder(settings, settings.algorithm, "sweep") if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     History([{**t.rates, made.metric: t.scores, "mean": t.mean} for t in results]).to_csv(folder / "sweep.csv")
     write_toml(folder / "best.toml", best_settings(settings, winner).tables())
@@ -105,7 +110,7 @@ def command(
 
 
 def _table(settings: Settings, metric: str, results: Sequence[Trial], winner: Trial) -> Table:
-    table = Table(title=f"{settings.algorithm} on {settings.task}/{settings.dataset}, held-out {metric}")
+    table = Table(title=f"{settings.algorithm} on {settings.source.title}/{settings.dataset}, held-out {metric}")
     for column in (*results[0].rates, "mean", "deviation"):
         table.add_column(column, justify="right")
     for trial in results:

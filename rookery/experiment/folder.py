@@ -41,6 +41,11 @@ class StoredRun:
         return str(self.config["run"]["algorithm"])
 
     @property
+    def title(self) -> str:
+        """What it is a run of: the task, or the module without its path."""
+        return str(self.config.get("source", {}).get("title", self.config["run"].get("task", "")))
+
+    @property
     def metric(self) -> str:
         """The one it is judged by; of a run on nodes, whose server knows no task, the first."""
         if "metric" in self.config["run"]:

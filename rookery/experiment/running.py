@@ -22,9 +22,11 @@ from rookery.engines.simulator import Simulator
 from rookery.experiment.checkpoint import Checkpoint, named, newest, save_checkpoint
 from rookery.experiment.engines import check_same, engine_of, engine_table
 from rookery.experiment.environment import environment
+from rookery.experiment.fingerprint import fingerprint
 from rookery.experiment.folder import as_read, locked, metrics, read_config, write_config
 from rookery.experiment.log import Log, also_logged
 from rookery.experiment.settings import Settings, settings_of
+from rookery.experiment.source import COPY
 from rookery.files import write
 from rookery.problem.validation import warn
 from rookery.solving.best import Best
@@ -73,9 +75,9 @@ def prepare_run(
 
 
 def start_run(
-    settings: Settings, folder: Path, command: str = "", engine: Engine | None = None, **how: Any
+    settings: Settings, folder: Path, command: str = "", engine: Engine | None = None, note: str = "", **how: Any
 ) -> Solution:
-    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`."""
+    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`, ``note`` is shown once all is checked."""
     _check_new(folder)
     placed = None if engine is None else engine.in_folder(folder)
     prepared, tasks = prepare_run(settings, engine=placed)
@@ -85,9 +87,20 @@ def start_run(
     config["environment"] = environment()
     if engine is not None:
         config["engine"] = engine_table(engine)
+    if (source := settings.source.table()) is not None:
+        config["source"] = {**source, "data": _data(tasks)}
     with locked(folder):
         _check_new(folder)
+        if (copy := settings.source.copy()) is not None:
+            write(folder / COPY, copy)
+        if note:
+            Log(folder / "log.txt")(note, stderr=True)
         return _go(folder, Plan.of(settings), prepared, write_config(folder, config), None, **how)
+
+
+def _data(tasks: list[Task]) -> str:
+    """The checksum of what a module makes: it may read files that nobody else knows of."""
+    return fingerprint([(task.clients, task.x0, task.y0) for task in tasks])
 
 
 def _check_new(folder: Path) -> None:
@@ -107,12 +120,16 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
     """
     config = read_config(folder)
     with locked(folder):
-        settings = settings_of(config)
+        settings = settings_of(config, folder, unchanged=True)
         told = config.get("engine")
         chosen = engine_of(told) if engine is None else engine
         if chosen is not None:
             check_same(chosen, told)
-        prepared, _ = prepare_run(settings, engine=None if chosen is None else chosen.in_folder(folder))
+        prepared, tasks = prepare_run(settings, engine=None if chosen is None else chosen.in_folder(folder))
+        if "source" in config and config["source"].get("data") != _data(tasks):
+            raise ValueError(
+                f"{settings.task} does not make the data any more with which the run in {folder} began: start a new run"
+            )
         seal = config["checksum"]["sha256"]
         return _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
 
@@ -127,23 +144,28 @@ class Plan:
 
     @classmethod
     def of(cls, settings: Settings) -> "Plan":
-        """That of the run of a task."""
-        name = f"{settings.algorithm} on {settings.task}/{settings.dataset}"
+        """That of the run of a task or module."""
+        name = f"{settings.algorithm} on {settings.source.title}/{settings.dataset}"
         return cls(name, settings.rounds, settings.every)
 
 
-def go_in_folder(folder: Path, plan: Plan, prepared: Prepared, config: dict[str, Any]) -> Solution:
-    """Starts a run that is not one of a task in a folder, or goes on with the one that is there."""
+def go_in_folder(
+    folder: Path, plan: Plan, prepared: Prepared, config: dict[str, Any], again: str = "the same command", **how: Any
+) -> Solution:
+    """Starts a run that is not one of ``rookery run`` in a folder, or goes on with the one that is there.
+
+    ``again`` is what continues it; ``how`` is that of :func:`resume_run`.
+    """
     with locked(folder):
         if not (folder / "config.toml").exists():
             seal = write_config(folder, {**config, "environment": environment()})
-            return _go(folder, plan, prepared, seal, None, again="the same command")
+            return _go(folder, plan, prepared, seal, None, again=again, **how)
         there = read_config(folder)
         other = sorted(name for name, each in as_read(config).items() if there.get(name) != each)
         if other:
             raise ValueError(f"{folder} holds a run with another {' and '.join(other)}: choose another folder")
         seal = there["checksum"]["sha256"]
-        return _go(folder, plan, prepared, seal, newest(folder, prepared.run, seal), again="the same command")
+        return _go(folder, plan, prepared, seal, newest(folder, prepared.run, seal), again=again, **how)
 
 
 def _go(

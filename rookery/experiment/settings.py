@@ -1,4 +1,4 @@
-"""The settings of a run: from options or a TOML file, completed with the defaults of its task."""
+"""The settings of a run: from options or a TOML file, completed with the defaults of its task or module."""
 
 import dataclasses
 import tomllib
@@ -12,11 +12,12 @@ import tomli_w
 from rookery import files
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import as_kind_of, check_names, make_algorithm, plain
-from rookery.algorithms.registry import by_name, name_of
-from rookery.datasets import load, load_omniglot
+from rookery.algorithms.registry import name_of
+from rookery.engines.flower.site import Site
+from rookery.experiment.source import OfModule, Source, open_source, stored_source
 from rookery.names import unknown
 from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform
-from rookery.tasks import RECIPES, Recipe, Task
+from rookery.tasks import Task
 from rookery.typing import BatchSize
 
 
@@ -24,8 +25,9 @@ from rookery.typing import BatchSize
 class Settings:
     """All that determines the iterates of a run, complete.
 
-    ``seeds`` runs with seeds seed, seed + 1, ... are the lanes of one program. With ``held_out`` a part of the training
-    data takes the place of the test data, for tuning. ``options`` are the task's, ``rates`` the algorithm's.
+    ``task`` is the name of a task or of a module, ``source`` what it stands for. ``seeds`` runs with seeds seed,
+    seed + 1, ... are the lanes of one program. With ``held_out`` a part of the training data takes the place of the test
+    data, for tuning. ``options`` are the task's, ``rates`` the algorithm's.
     """
 
     task: str
@@ -37,17 +39,13 @@ class Settings:
     batch_size: BatchSize
     rounds: int
     every: int
+    source: Source = field(repr=False, compare=False)
     seed: int = 0
     seeds: int = 1
     held_out: bool = False
     clients_at_once: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     rates: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The task's recipe."""
-        return RECIPES[self.task]
 
     @property
     def participation(self) -> Participation | None:
@@ -63,26 +61,24 @@ class Settings:
 
     def make_algorithm(self, **rates: Any) -> Algorithm:
         """The algorithm with its rates, some of them replaced."""
-        return make_algorithm(by_name(self.algorithm), {**self.rates, **rates})
+        return make_algorithm(self.source.algorithm(self.algorithm), {**self.rates, **rates})
 
     def make_tasks(self) -> list[Task]:
         """One task for each seed."""
-        data: Any = None
-        if self.dataset == "omniglot":
-            data = load_omniglot()  # has validation alphabets of its own
-        elif self.dataset != "synthetic":
-            data = load(self.dataset)
-            data = data.held_out() if self.held_out else data
         seeds = range(self.seed, self.seed + self.seeds)
-        return [self.recipe.make(data, clients=self.clients, seed=seed, **self.options) for seed in seeds]
+        return self.source.make(self.dataset, self.clients, seeds, self.held_out, self.options)
+
+    def make_site(self) -> Site:
+        """The problem of the first seed, as a node knows it."""
+        return self.source.site(self.dataset, self.clients, self.seed, self.held_out, self.options)
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """[run], [task] and [algorithm] as TOML has them, which :func:`resolve` takes back."""
-        names = [f.name for f in dataclasses.fields(self) if f.name not in ("options", "rates")]
+        names = [f.name for f in dataclasses.fields(self) if f.name not in _NOT_IN_RUN]
         run = {name: plain(getattr(self, name)) for name in names if name != "clients_at_once"}
         if self.clients_at_once is not None:
             run["clients_at_once"] = self.clients_at_once
-        kind = by_name(self.algorithm)
+        kind = self.source.algorithm(self.algorithm)
         rates = {f.name: f.default for f in dataclasses.fields(kind)} | dict(self.rates)
         return {
             "run": run,
@@ -91,57 +87,65 @@ class Settings:
         }
 
 
+_NOT_IN_RUN = ("options", "rates", "source")
+
+
 def resolve(
-    run: Mapping[str, Any], task: Mapping[str, Any] | None = None, algorithm: Mapping[str, Any] | None = None
+    run: Mapping[str, Any],
+    task: Mapping[str, Any] | None = None,
+    algorithm: Mapping[str, Any] | None = None,
+    source: Source | None = None,
 ) -> Settings:
     """Complete settings from what was given: ``run`` as the options of ``rookery run``, the options of the task and the
-    rates of the algorithm. What is None is taken from the defaults of the task on its data set.
+    rates of the algorithm. What is None is taken from the defaults of the task on its data set, or of the module.
+    ``source`` is what the task's name stands for, where that is known already.
     """  # fmt: skip
     given = {name: value for name, value in run.items() if value is not None}
-    known = {f.name for f in dataclasses.fields(Settings)} - {"options", "rates"}
+    known = {f.name for f in dataclasses.fields(Settings)} - set(_NOT_IN_RUN)
     check_names(given, known, "[run]")
-    recipe = recipe_of(str(given.get("task", "")))
-    dataset = str(given.get("dataset", next(iter(recipe.defaults))))
-    if dataset not in recipe.defaults:
-        raise ValueError(f"dataset must be one of {', '.join(recipe.defaults)} for {recipe.name}, got {dataset!r}")
-    defaults = recipe.defaults[dataset]
-    kind = by_name(str(given.get("algorithm", defaults.algorithm)))
+    source = open_source(str(given.get("task", ""))) if source is None else source
+    dataset = str(given.get("dataset", source.datasets[0]))
+    if dataset not in source.datasets:
+        raise ValueError(f"dataset must be one of {', '.join(source.datasets)} for {source.title}, got {dataset!r}")
+    seeds = _whole(given.get("seeds", 1), "seeds")
+    seed = _whole(given.get("seed", 0), "seed", 0, 2**32 - seeds)  # JAX drops what is beyond 32 bits
+    held_out = bool(given.get("held_out", False))
+    options = source.default_options(dataset)
+    check_names(task or {}, set(source.options), f"[task] of {source.title}")
+    for key, value in (task or {}).items():
+        options[key] = _as_option(options.get(key), value, f"task.{key}")
+    defaults = source.defaults(dataset, options, seed, held_out)
+    kind = source.algorithm(str(given.get("algorithm", defaults.algorithm)))
     name = name_of(kind)
     rounds = _whole(given.get("rounds", defaults.rounds), "rounds")
-    seeds = _whole(given.get("seeds", 1), "seeds")
-    options = {
-        key: p.default for key, p in recipe.options.items() if p.default is not p.empty
-    } | dict(defaults.options)  # fmt: skip
-    check_names(task or {}, set(recipe.options), f"[task] of {recipe.name}")
-    for key, value in (task or {}).items():
-        options[key] = as_kind_of(options.get(key), value, f"task.{key}")
-    rates = {**defaults.rates.get(name, {}), **(algorithm or {})}
+    clients = _whole(given.get("clients", defaults.clients), "clients")
+    if isinstance(source, OfModule) and clients != defaults.clients:
+        raise ValueError(f"clients must be {defaults.clients}, as {source.name} has them, got {clients}")
     settings = Settings(
-        task=recipe.name,
+        task=source.name,
         dataset=dataset,
         algorithm=name,
-        clients=_whole(given.get("clients", defaults.clients), "clients"),
+        clients=clients,
         participants=read_participants(given.get("participants", defaults.participants)),
         local_steps=read_steps(given.get("local_steps", defaults.local_steps)),
         batch_size=read_batch_size(given.get("batch_size", defaults.batch_size)),
         rounds=rounds,
         every=_whole(given.get("every", max(1, rounds // 30)), "every"),
-        seed=_whole(given.get("seed", 0), "seed", 0, 2**32 - seeds),  # JAX drops what is beyond 32 bits
+        source=source,
+        seed=seed,
         seeds=seeds,
-        held_out=bool(given.get("held_out", False)),
+        held_out=held_out,
         clients_at_once=_whole(given["clients_at_once"], "clients_at_once") if "clients_at_once" in given else None,
         options=options,
-        rates=rates,
+        rates={**defaults.rates.get(name, {}), **(algorithm or {})},
     )
-    settings.make_algorithm()  # raises if a rate is wrong
+    source.check(settings.make_algorithm(), options, seed, held_out)  # raises if a rate is wrong
     return settings
 
 
-def recipe_of(name: str) -> Recipe:
-    """The task of this name."""
-    if name not in RECIPES:
-        raise ValueError(f"task: {unknown(name, RECIPES)}")
-    return RECIPES[name]
+def _as_option(default: Any, value: Any, name: str) -> Any:
+    made = as_kind_of(default, value, name)
+    return list(made) if isinstance(default, list) and isinstance(made, tuple) else made
 
 
 def read_settings(path: Path) -> Settings:
@@ -154,63 +158,131 @@ def read_settings(path: Path) -> Settings:
         raise ValueError(
             f"{path} must have a table [run] with at least task = ..., got {', '.join(tables) or 'nothing'}"
         )
-    return settings_of(tables)
+    return settings_of(tables, path.parent)
 
 
-def settings_of(config: Mapping[str, Any]) -> Settings:
-    """The settings in a configuration; of a run's, what was only told there is left out."""
+def settings_of(config: Mapping[str, Any], folder: Path, unchanged: bool = False) -> Settings:
+    """The settings in a configuration that lies in a folder; of a run's, what was only told there is left out.
+
+    If the module of a run was changed since, ``unchanged`` refuses that; without, the folder's copy of it is taken.
+    """
+    check_by_command(config, folder)
     for name in ("run", "task", "algorithm"):
         if not isinstance(config.get(name, {}), Mapping):
             raise ValueError(f"[{name}] must be a table, got {config[name]!r}")
     told = ("metric", "higher_is_better", "command")
     run = {name: value for name, value in config["run"].items() if name not in told}
-    return resolve(run, config.get("task"), config.get("algorithm"))
+    told_of = config.get("source")
+    named = isinstance(told_of, Mapping) and told_of.get("name") == run.get("task")  # else the task was changed by hand
+    source = stored_source(told_of, folder, unchanged) if named else None
+    return resolve(run, config.get("task"), config.get("algorithm"), source)
+
+
+def check_by_command(config: Mapping[str, Any], folder: Path) -> None:
+    """Raises where a run was made from Python: what it was made of is in no file."""
+    if "python" in config:
+        raise ValueError(f"{folder} was made by rk.run, from Python: the same call of rk.run continues it")
 
 
 def settings_from(task: str, given: Mapping[str, Any], pairs: Sequence[str]) -> Settings:
-    """From the name of a task or a TOML file, changed by ``given`` and then by the NAME=VALUE ``pairs``.
+    """From the name of a task, a module or a TOML file, changed by ``given`` and then by the NAME=VALUE ``pairs``.
 
     What is None in ``given`` was not given. Rates in a file belong to its algorithm: with another one they are dropped.
     """
-    if task.endswith(".toml") or Path(task).is_file():
-        base = read_settings(Path(task)).tables()
-        if given.get("algorithm") not in (None, base["run"]["algorithm"]):
-            base["algorithm"] = {}
+    return settings_of_all(task, given, [given.get("algorithm")], pairs)[0]
+
+
+def settings_of_all(
+    task: str, given: Mapping[str, Any], algorithms: Sequence[str | None], pairs: Sequence[str]
+) -> list[Settings]:
+    """The settings of :func:`settings_from` for several algorithms on one problem.
+
+    A rate that only some of them have is set for those; ALGORITHM.NAME=VALUE sets it for one.
+    """
+    source: Source
+    if task.endswith(".toml") or (not task.endswith(".py") and Path(task).is_file()):
+        read = read_settings(Path(task))
+        source, base = read.source, read.tables()
+        if isinstance(source, OfModule):
+            del base["run"]["clients"]  # an option may change how many it has
     else:
-        base = {"run": {"task": task}, "task": {}, "algorithm": {}}
+        source, base = open_source(task), {"run": {"task": task}, "task": {}, "algorithm": {}}
     run = {**base["run"], **{name: value for name, value in given.items() if value is not None}}
-    recipe = recipe_of(run["task"])
-    plain = resolve(run, base["task"], base["algorithm"])
-    options, rates = assignments(list(pairs), recipe, plain.algorithm)
-    return resolve(run, {**base["task"], **options}, {**base["algorithm"], **rates})
+    split = [_split_pair(pair) for pair in pairs]
+    options = {**base["task"], **_options_in(split, source)}
+    runs = [run if name is None else {**run, "algorithm": name} for name in algorithms]
+    first = str(base["run"].get("algorithm", "")).lower()
+    own = [base["algorithm"] if str(each.get("algorithm", "")).lower() == first else {} for each in runs]
+    plain = [resolve(each, options, rates, source) for each, rates in zip(runs, own, strict=True)]
+    kinds = {settings.algorithm: source.algorithm(settings.algorithm) for settings in plain}
+    rates = _rates_in(split, source, kinds)
+    return [
+        resolve(each, options, {**before, **rates[settings.algorithm]}, source)
+        if rates[settings.algorithm]
+        else settings
+        for each, before, settings in zip(runs, own, plain, strict=True)
+    ]
+
+
+Pair = tuple[str, str, Any]
+"""Of PREFIX.NAME=VALUE the three; the prefix may be empty."""
+
+
+def _split_pair(pair: str) -> Pair:
+    name, equals, text = pair.partition("=")
+    if not equals or not name:
+        raise ValueError(f"--set must be NAME=VALUE, got {pair!r}")
+    where, _, rest = name.rpartition(".")
+    return where, rest, parse_value(text)
+
+
+def _options_in(pairs: Sequence[Pair], source: Source) -> dict[str, Any]:
+    """What is an option of the task."""
+    return {name: value for where, name, value in pairs if where == "task" or (not where and name in source.options)}
+
+
+def _rates_in(pairs: Sequence[Pair], source: Source, kinds: Mapping[str, type[Algorithm]]) -> dict[str, dict[str, Any]]:
+    """What is a rate of an algorithm, by algorithm; a name that the task has too needs its prefix."""
+    fields = {name: [f.name for f in dataclasses.fields(kind)] for name, kind in kinds.items()}
+    found: dict[str, dict[str, Any]] = {name: {} for name in kinds}
+    for where, name, value in pairs:
+        if where == "task":
+            continue
+        chosen = _meant(where, name, source, kinds)
+        owners = [each for each in chosen if name in fields[each]]
+        if not where and name in source.options:
+            if owners:
+                raise ValueError(
+                    f"--set {name}: both the task and the algorithm have it, say task.{name} or algorithm.{name}"
+                )
+            continue
+        if not owners:
+            options = () if where else tuple(source.options)
+            known = sorted({*options, *(each for algorithm in chosen for each in fields[algorithm])})
+            raise ValueError(f"--set{f' {where}' if where else ''}: {unknown(name, known)}")
+        for each in owners:
+            found[each][name] = value
+    return found
+
+
+def _meant(where: str, name: str, source: Source, kinds: Mapping[str, type[Algorithm]]) -> list[str]:
+    """The algorithms that a prefix means."""
+    if where in ("", "algorithm"):
+        return list(kinds)
+    try:
+        chosen = name_of(source.algorithm(where))
+    except ValueError:
+        raise ValueError(
+            f"--set {where}.{name}: {where!r} must be task, algorithm or the name of an algorithm"
+        ) from None
+    if chosen not in kinds:
+        raise ValueError(f"--set {where}.{name}: {chosen} is not run here, but {', '.join(kinds)}")
+    return [chosen]
 
 
 def write_toml(path: Path, tables: Mapping[str, Any]) -> None:
     """Writes a TOML file, whole or not at all."""
     files.write(path, tomli_w.dumps(dict(tables)).encode())
-
-
-def assignments(pairs: list[str], recipe: Recipe, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the task and rates of the algorithm from NAME=VALUE; a name that both have needs its prefix."""
-    rates = {f.name for f in dataclasses.fields(by_name(algorithm))}
-    tables: dict[str, dict[str, Any]] = {"task": {}, "algorithm": {}}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--set must be NAME=VALUE, got {pair!r}")
-        where, dot, rest = name.partition(".")
-        if dot and where in tables:
-            tables[where][rest] = parse_value(text)
-            continue
-        owners = [table for table, names in (("task", set(recipe.options)), ("algorithm", rates)) if name in names]
-        if len(owners) > 1:
-            raise ValueError(
-                f"--set {name}: both the task and the algorithm have it, say task.{name} or algorithm.{name}"
-            )
-        if not owners:
-            raise ValueError(f"--set: {unknown(name, sorted({*recipe.options, *rates}))}")
-        tables[owners[0]][name] = parse_value(text)
-    return tables["task"], tables["algorithm"]
 
 
 def parse_value(text: str) -> Any:

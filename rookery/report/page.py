@@ -88,7 +88,7 @@ def page_data(runs: Sequence[StoredRun], title: str | None = None) -> dict[str, 
     grouped: dict[tuple[str, str], list[StoredRun]] = {}
     for run in runs:
         about = run.config["run"]
-        grouped.setdefault((str(about.get("task", "")), str(about.get("dataset", ""))), []).append(run)
+        grouped.setdefault((run.title, str(about.get("dataset", ""))), []).append(run)
     styles: dict[str, int] = {}  # a name looks the same in every section
     sections = [_section(about, members, styles) for about, members in grouped.items()]
     if title is None:

@@ -16,6 +16,7 @@ from rookery.cli import node, resume, run
 from rookery.datasets.sources import published
 from rookery.experiment.sweep import Trial
 from tests.helpers.fuzzing import examples
+from tests.helpers.own_problem import MAKE
 
 LINES = (
     "run hyper-representation",
@@ -23,6 +24,11 @@ LINES = (
     "run data-cleaning --clients 5 --participants 0.5 --local-steps 2-5 --batch-size 8,all --seeds 3 --json",
     "run fair-classification --seed 1 --every 2 --clients-at-once 4 --checkpoint-seconds 1 --engine flower --nodes 2",
     "run settings.toml --rounds 3 --set algorithm.eta_x=1 --set task.hidden=3",
+    "run ridge.py --rounds 3 --set size=5 --set FedBiO.eta_x=1 --out own",
+    "compare ridge.py:make --algorithms FedBiO,MeFBO --set FedBiO.eta_x=0.1 --set gamma_x=1 --out own",
+    "sweep ridge.py --grid eta_x=0.1,0.2 --out own",
+    "list options ridge.py --json",
+    "init new",
     "resume one --checkpoint-seconds 0 --json",
     "resume .",
     "compare hyper-representation --algorithms FedBiO,MeFBO --rounds 3 --seeds 2 --out both",
@@ -49,7 +55,8 @@ VALUES = st.one_of(
     st.sampled_from(["", "-", "--", "0", "-1", "1e400", "nan", "inf", "9" * 400, "10000000000", "٣", "all", "None", "eta_x",
                      "eta_x=", "=1", "eta_x=nan", "eta_x=[1,[2]]", "eta_x={a=1}", "hidden=9999999999999999999",
                      "1-", "5-2", "0.5-1", "1,2,3", ",", "a..b", "eta_x=1..inf", "settings.toml", ".", "[bold]",
-                     "c.scale=1", "task.=1", "algorithm.x=1", "hidden=true", "E99"]),
+                     "c.scale=1", "ridge.py:np", "ridge.p", "json", ".py", ":", "a.b:c", "task.=1", "algorithm.x=1",
+                     "hidden=true", "E99"]),
     st.text(PLAIN, max_size=12),
     st.sampled_from([word for line in LINES for word in line.split()]),
     st.integers(-(10**12), 10**12).map(str),
@@ -83,6 +90,7 @@ def somewhere(tmp_path, monkeypatch):
     place = tmp_path / "a" / "b"
     place.mkdir(parents=True)
     (place / "settings.toml").write_text(SETTINGS)
+    (place / "ridge.py").write_text(MAKE)
     monkeypatch.chdir(place)
     for name in (
         "run.start_run",

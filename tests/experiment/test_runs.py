@@ -26,16 +26,17 @@ from rookery.experiment.folder import locked, read_config, read_run, write_confi
 from rookery.experiment.running import Plan, go_in_folder, prepare_run, resume_run, start_run
 from rookery.experiment.settings import (
     Settings,
-    assignments,
     read_settings,
-    recipe_of,
     resolve,
+    settings_from,
     settings_of,
+    settings_of_all,
     write_toml,
 )
 from rookery.solving.history import History
 from rookery.solving.loop import make_rounds
 from rookery.stopping import Interrupted, heard
+from rookery.tasks import RECIPES
 from tests.helpers.marks import slow
 
 pytestmark = pytest.mark.first
@@ -73,7 +74,7 @@ def whole(tmp_path_factory):
 
 def test_defaults_are_those_of_the_task_on_its_data_set():
     made = resolve({"task": "hyper-representation"})
-    defaults = recipe_of("hyper-representation").defaults["digits"]
+    defaults = RECIPES["hyper-representation"].defaults["digits"]
     assert (made.dataset, made.clients, made.rounds) == ("digits", defaults.clients, defaults.rounds)
     assert made.algorithm == defaults.algorithm
     other = resolve({"task": "hyper-representation", "dataset": "mnist"})
@@ -161,15 +162,30 @@ def test_bad_settings_are_named(case):
 
 
 def test_assignments_find_their_table():
-    recipe = recipe_of("hyper-representation")
-    assert assignments(["rc=0.5", "eta_x=1", "task.hidden=3"], recipe, "FedBiO") == (
-        {"rc": 0.5, "hidden": 3},
-        {"eta_x": 1},
-    )
+    made = settings_from("hyper-representation", {"algorithm": "FedBiO"}, ["rc=0.5", "eta_x=1", "task.hidden=3"])
+    assert (made.options["rc"], made.options["hidden"], made.rates["eta_x"]) == (0.5, 3, 1)
+    assert settings_from("hyper-representation", {}, ["mefbo.gamma_x=2"]).rates["gamma_x"] == 2
     with pytest.raises(ValueError, match=r"--set must be NAME=VALUE, got 'rc'"):
-        assignments(["rc"], recipe, "FedBiO")
+        settings_from("hyper-representation", {}, ["rc"])
     with pytest.raises(ValueError, match=r"there is no 'rcc'; did you mean 'rc'"):
-        assignments(["rcc=1"], recipe, "FedBiO")
+        settings_from("hyper-representation", {}, ["rcc=1"])
+
+
+def test_assignments_of_several_algorithms_reach_those_that_have_them():
+    pairs = ["gamma_x=0.5", "FedBiO.eta_x=0.25", "hidden=3"]
+    one, other = settings_of_all("hyper-representation", {"rounds": 3}, ["MeFBO", "FedBiO"], pairs)
+    assert (one.rates["gamma_x"], other.rates["eta_x"]) == (0.5, 0.25)
+    assert "eta_x" not in one.rates
+    assert "gamma_x" not in other.rates
+    assert one.options["hidden"] == other.options["hidden"] == 3
+    for pair, message in {
+        "eta_u=1": "--set: there is no 'eta_u'",
+        "FedBiO.gamma_x=1": "--set FedBiO: there is no 'gamma_x'",
+        "FedAvg.eta=1": "--set FedAvg.eta: FedAvg is not run here, but MeFBO, FedBiO",
+        "FedBi.eta_x=1": "--set FedBi.eta_x: 'FedBi' must be task, algorithm or the name of an algorithm",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            settings_of_all("hyper-representation", {}, ["MeFBO", "FedBiO"], [pair])
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -181,7 +197,7 @@ def test_a_run_leaves_all_there_is_to_know(whole):
     assert run.finished
     assert run.config["run"]["metric"] == "accuracy"
     assert run.config["environment"]["jax"] == jax.__version__
-    assert settings_of(run.config).tables() == made.tables()
+    assert settings_of(run.config, whole).tables() == made.tables()
     assert list(run.history["round"]) == [0, 3, 6, 9, 12]
     assert run.history["accuracy"].shape == (5, 2)
     tasks = made.make_tasks()

@@ -34,7 +34,7 @@ from rookery.engines.flower.wire.listing import partitions
 from rookery.engines.flower.wire.pack import Malformed, pack, payload_bytes, unpack
 from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.deployed import Order, prepare_deployed
-from rookery.experiment.source import from_module, open_site
+from rookery.experiment.sites import open_site
 from rookery.solving.loop import make_rounds
 from rookery.solving.prepare import prepare, single
 from tests.helpers.marks import quick_ones, slow
@@ -812,7 +812,7 @@ EXAMPLE = Path(inspect.getfile(rk)).parent.parent / "examples" / "ridge_problem.
 
 def test_a_problem_module_and_a_server_without_data():
     """The example: nodes load it, the server holds no client's data, and all is as in the simulator."""
-    source = from_module(str(EXAMPLE))
+    source = open_site(str(EXAMPLE))
     own = [source.load([client]) for client in range(source.n)]
     lower, upper = ([jax.tree.map(np.asarray, getattr(each, name).data) for each in own] for name in ("lower", "upper"))
     how = {"participation": 2, "batch_size": 8, "local_steps": rk.Steps(1, 3)}
@@ -856,7 +856,7 @@ def test_a_bad_problem_module_is_told(tmp_path, change, message):
     path = tmp_path / "bad_problem.py"
     path.write_text(MODULE.replace(*change))
     with pytest.raises((ValueError, TypeError), match=message):
-        from_module(str(path)).load([0])
+        open_site(str(path)).load([0])
 
 
 def test_unknown_sources_are_told(tmp_path):

@@ -38,7 +38,7 @@ from rookery.experiment.engines import engine_of, engine_table
 from rookery.experiment.folder import read_config, read_run
 from rookery.experiment.running import prepare_run, resume_run, start_run
 from rookery.experiment.settings import resolve, settings_of, write_toml
-from rookery.experiment.source import open_site
+from rookery.experiment.sites import open_site
 from rookery.solving.loop import make_rounds
 
 if importlib.util.find_spec("flwr") is None:
@@ -480,7 +480,7 @@ def test_a_server_that_is_killed_and_resumed(tmp_path):
     found = resume_run(folder)
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(40))
-    settings = settings_of(read_config(folder))
+    settings = settings_of(read_config(folder), folder)
     prepared, _ = prepare_run(settings)
     expected = make_rounds(prepared, settings.rounds, settings.every, False).lane(0)
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-5, atol=1e-7)
