@@ -249,6 +249,14 @@ def test_a_checkpoint_from_before_there_was_a_best_is_gone_on_from(runs, tmp_pat
     np.testing.assert_array_equal(told["x"], expected["x"])
 
 
+def test_a_run_in_a_folder_logs_its_remarks_and_warns(tmp_path, monkeypatch):
+    monkeypatch.setattr("rookery.solving.loop.remarks_of", lambda *_: ("lane 1: it went so",))
+    with pytest.warns(UserWarning, match="^lane 1: it went so$"):
+        solution = start_run(resolve(SMALL), tmp_path / "run")
+    assert solution.lane(1).remarks == ("it went so",)
+    assert "lane 1: it went so" in (tmp_path / "run" / "log.txt").read_text()
+
+
 # --- remarks -----------------------------------------------------------------------------------------------------------
 
 RANDOM = np.random.default_rng(0)
