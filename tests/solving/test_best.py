@@ -235,6 +235,24 @@ def test_the_best_survives_a_checkpoint_bit_by_bit(runs):
     assert results[0] == results[1]
 
 
+def test_a_resumed_run_keeps_a_best_from_before_it_was_stopped(tmp_path, monkeypatch):
+    """With the metric the wrong way round the start is best, which no later round can find again."""
+
+    def upside_down(*given, **more):
+        prepared, tasks = prepare_run(*given, **more)
+        return replace(prepared, higher_is_better=not prepared.higher_is_better), tasks
+
+    monkeypatch.setattr("rookery.experiment.running.prepare_run", upside_down)
+    first = start_run(resolve(SMALL), tmp_path / "whole")
+    with pytest.raises(Stop):
+        start_run(resolve(SMALL), tmp_path / "stopped", checkpoint_seconds=0, watch=stop_at(4))
+    again = resume_run(tmp_path / "stopped")
+    assert first.best.round.tolist() == again.best.round.tolist() == [0, 0]
+    assert_same(again.best, first.best)
+    results = [(tmp_path / name / "result.safetensors").read_bytes() for name in ("whole", "stopped")]
+    assert results[0] == results[1]
+
+
 def test_a_checkpoint_from_before_there_was_a_best_is_gone_on_from(runs, tmp_path):
     with pytest.raises(Stop):
         start_run(resolve(SMALL), tmp_path / "old", checkpoint_seconds=0, watch=stop_at(4))
@@ -247,6 +265,14 @@ def test_a_checkpoint_from_before_there_was_a_best_is_gone_on_from(runs, tmp_pat
     assert "looked for from round 4 on" in (tmp_path / "old" / "log.txt").read_text()
     expected, told = (load_file(each / "result.safetensors") for each in (runs / "whole", tmp_path / "old"))
     np.testing.assert_array_equal(told["x"], expected["x"])
+
+
+def test_a_run_in_a_folder_logs_its_remarks_and_warns(tmp_path, monkeypatch):
+    monkeypatch.setattr("rookery.solving.loop.remarks_of", lambda *_: ("lane 1: it went so",))
+    with pytest.warns(UserWarning, match="^lane 1: it went so$"):
+        solution = start_run(resolve(SMALL), tmp_path / "run")
+    assert solution.lane(1).remarks == ("it went so",)
+    assert "lane 1: it went so" in (tmp_path / "run" / "log.txt").read_text()
 
 
 # --- remarks -----------------------------------------------------------------------------------------------------------
@@ -271,6 +297,10 @@ QUIET = {
     "a tiny fall": np.concatenate([rise(20), np.full(20, 0.936)]),
     "one that stands out": np.where(np.arange(40) == 15, 1.0, 0.9) + 0.001 * RANDOM.standard_normal(40),
     "too early to say": np.array([0.1, 0.5, 0.9, 0.8, 0.7, 0.6, 0.5]),
+    "wanders after its peak": np.concatenate([rise(20), np.linspace(0.94, 0.8, 10), np.linspace(0.8, 0.9, 10)]),
+    "has fallen as far before": np.concatenate(
+        [rise(15, 0.93), np.linspace(0.93, 0.87, 8), np.linspace(0.87, 0.94, 8), np.linspace(0.94, 0.88, 12)]
+    ),
     "falls and comes back": np.concatenate([rise(20), np.linspace(0.94, 0.7, 10), np.linspace(0.7, 0.93, 10)]),
 }
 
