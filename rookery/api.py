@@ -19,7 +19,7 @@ from rookery.solving.loop import make_rounds, or_diverged
 from rookery.solving.prepare import many, prepare, single
 from rookery.solving.solution import Solution
 from rookery.tuning.result import Tuning
-from rookery.tuning.tune import BUDGET, Aim, Unit, search_rates, simulator
+from rookery.tuning.tune import BUDGET, Aim, Given, Unit, Wanted, search_rates, simulator
 from rookery.typing import BatchSize, Metrics
 
 
@@ -143,7 +143,7 @@ def solve_many(
 
 def tune(
     problem: Problem,
-    algorithms: str | Algorithm | Sequence[str | Algorithm],
+    algorithms: str | Algorithm | type[Algorithm] | Sequence[str | Algorithm | type[Algorithm]],
     clients: Clients,
     x0: Any,
     y0: Any,
@@ -171,7 +171,8 @@ def tune(
     Args:
         problem, clients, x0, y0, participation, local_steps, batch_size, engine: as for :func:`solve`. A search always runs
             in the simulator.
-        algorithms: names, whose rates are searched for, and algorithms, which are taken as they are; one or several.
+        algorithms: names or classes, whose rates are searched for, and algorithms, which are taken as they are; one or
+            several.
         rounds: the rounds of a run that the rates are for.
         budget: what the search may cost for each algorithm, in runs.
         unit: what the budget is counted in: "rounds", oracle "calls" or "bytes". All algorithms have the same amount: with
@@ -187,14 +188,21 @@ def tune(
     Raises:
         ValueError, TypeError: a bad argument, named, before anything is compiled; or every candidate diverged.
     """
-    chosen = [algorithms] if isinstance(algorithms, str | Algorithm) else list(algorithms)
+    chosen = [algorithms] if isinstance(algorithms, str | Algorithm | type) else list(algorithms)
+    wanted = [_wanted(each) for each in chosen]
     how = {
         "participation": participation, "local_steps": local_steps, "batch_size": batch_size, "evaluate": evaluate,
         "engine": simulator(engine),
     }  # fmt: skip
     higher = higher_is_better if metric is not None else False
     aim = Aim(problem, clients, x0, y0, rounds, key, metric, higher, how)
-    found = search_rates(aim, chosen, budget, unit, None if folder is None else Path(folder), progress)
+    found = search_rates(aim, wanted, budget, unit, None if folder is None else Path(folder), progress)
     for remark in found.remarks:
         warn(remark)
     return found
+
+
+def _wanted(given: Any) -> Given:
+    if isinstance(given, str):
+        return Wanted(by_name(given))
+    return Wanted(given) if isinstance(given, type) else given

@@ -10,23 +10,29 @@ from rich.console import Console
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
     BatchSize,
+    BudgetUnit,
     Clients,
     ClientsAtOnce,
     Dataset,
     Every,
     Json,
     LocalSteps,
+    NoTune,
     Participants,
     Rounds,
+    Runs,
     Seed,
     Seeds,
     Set,
     TaskOrFile,
 )
 from rookery.cli.output import final, new_folder, note_on_rounds, print_json, show, write_report
+from rookery.cli.rates import as_unit, rates_from, rates_given, tuned
 from rookery.experiment.folder import find_runs
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import settings_of_all
+from rookery.experiment.tuned import Budget
+from rookery.tuning.tune import BUDGET
 
 
 def command(
@@ -44,11 +50,16 @@ def command(
     clients_at_once: ClientsAtOnce = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs; by default a new one in runs/.")] = None,
     set_: Set = None,
+    no_tune: NoTune = False,
+    budget: Runs = BUDGET,
+    unit: BudgetUnit = "rounds",
     as_json: Json = False,
 ) -> None:
     """Compare algorithms on a problem, with the same splits, seeds and minibatches: a table, a figure and a report.
 
-    --set NAME=VALUE sets a rate of those algorithms that have it, --set FedBiO.NAME=VALUE of one.
+    The rates of all algorithms are searched for first, on held-out data and with the same budget, but for those whose rates
+    are given. --no-tune takes what is stored for the task, and marks algorithms that have nothing but their defaults as
+    untuned. --set NAME=VALUE sets a rate of those algorithms that have it, --set FedBiO.NAME=VALUE of one.
 
     Examples:
 
@@ -72,12 +83,17 @@ def command(
     folder = new_folder(all_settings[0], "comparison") if out is None else out
     same_folder = f" --out {shlex.quote(str(folder))}" if out is None else ""
     with if_stopped(f"Continue with: {command_line()}{same_folder}"):
+        if not all((folder / name / "config.toml").exists() for name in names):
+            allowed = Budget(budget, as_unit(unit))
+            all_settings, _ = tuned(
+                all_settings, folder, allowed, no_tune=no_tune, as_json=as_json, given=rates_given(all_settings)
+            )
         for settings in all_settings:
             where = folder / settings.algorithm
             if (where / "config.toml").exists():
                 resume_run(where)
             else:
-                start_run(settings, where, note=note)
+                start_run(settings, where, note=note, rates_from=rates_from(settings))
                 note = ""
     runs = find_runs([folder / name for name in names])
     page, figure = write_report(runs, folder / "report.html")

@@ -9,7 +9,7 @@ import click
 import typer
 import typer.core
 
-from rookery.cli import compare, data, demo, deploy, init, listing, node, report, reproduce, resume, run, sweep
+from rookery.cli import compare, data, demo, deploy, init, listing, node, report, reproduce, resume, run, sweep, tune
 from rookery.stopping import Interrupted, asked, end, heard
 
 
@@ -87,6 +87,7 @@ def _main(
 app.command("run")(run.command)
 app.command("resume")(resume.command)
 app.command("compare")(compare.command)
+app.command("tune")(tune.command)
 app.command("sweep")(sweep.command)
 app.command("report")(report.command)
 app.command("reproduce")(reproduce.command)

@@ -55,3 +55,10 @@ CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Least time betwee
 Problem = Annotated[str, typer.Option(help="The problem: a Python file, package.module, or a run's TOML file.")]
 SuperLink = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")]
 RootCertificates = Annotated[Path | None, typer.Option(help="The root certificate of the SuperLink.")]
+NoTune = Annotated[
+    bool, typer.Option("--no-tune", help="Take the rates that are stored, else the defaults; do not search for any.")
+]
+Runs = Annotated[
+    float, typer.Option("--budget", help="What the search for rates may cost for each algorithm, in runs; at least 3.")
+]
+BudgetUnit = Annotated[str, typer.Option("--unit", help="What the budget is counted in: rounds, calls or bytes.")]

@@ -94,6 +94,12 @@ def write_report(runs: Sequence[StoredRun], page: Path, title: str | None = None
 
 def _labelled(runs: Sequence[StoredRun]) -> dict[str, History]:
     names = [each.name for each in runs]
-    return {
-        each.name if names.count(each.name) == 1 else f"{each.name} ({each.path.name})": each.history for each in runs
-    }
+    return {_label(each, names.count(each.name) == 1): each.history for each in runs}
+
+
+def _label(run: StoredRun, alone: bool) -> str:
+    """The algorithm; the folder where there are several runs of it; and whether nobody has looked for its rates."""
+    notes = [*([] if alone else [run.path.name])]
+    if run.config["run"].get("rates_from") == "default":
+        notes.append("untuned")
+    return f"{run.name} ({', '.join(notes)})" if notes else run.name

@@ -1,14 +1,16 @@
 """``rookery run``: one algorithm on one task or problem of one's own, into a new folder."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rookery.cli.interruption import command_line
+from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
     AlgorithmName,
     BatchSize,
+    BudgetUnit,
     CheckpointSeconds,
     Clients,
     ClientsAtOnce,
@@ -16,8 +18,10 @@ from rookery.cli.options import (
     Every,
     Json,
     LocalSteps,
+    NoTune,
     Participants,
     Rounds,
+    Runs,
     Seed,
     Seeds,
     Set,
@@ -25,10 +29,13 @@ from rookery.cli.options import (
     TensorBoard,
 )
 from rookery.cli.output import finish, new_folder, note_on_rounds
+from rookery.cli.rates import as_unit, rates_from, tuned
 from rookery.cli.tensorboard import event_writer
 from rookery.engines.flower.engine import Flower
-from rookery.experiment.running import start_run
+from rookery.experiment.running import check_new, start_run
 from rookery.experiment.settings import settings_from
+from rookery.experiment.tuned import Budget
+from rookery.tuning.tune import BUDGET
 
 
 def command(
@@ -46,6 +53,9 @@ def command(
     clients_at_once: ClientsAtOnce = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; by default a new one in runs/.")] = None,
     set_: Set = None,
+    no_tune: NoTune = False,
+    budget: Runs = BUDGET,
+    unit: BudgetUnit = "rounds",
     checkpoint_seconds: CheckpointSeconds = 10.0,
     tensorboard: TensorBoard = False,
     engine: Annotated[str, typer.Option(help="simulator, or flower: real nodes on this machine.")] = "simulator",
@@ -55,7 +65,8 @@ def command(
     """Run an algorithm on TASK: a task (see rookery list tasks), a problem of your own, or the settings of a TOML file.
 
     The folder of the run holds its configuration, history, checkpoints and result. Options that are not given have the
-    task's defaults. A problem of your own is judged by its metric, or by the first that its evaluate returns.
+    task's defaults. Where no rates are given or stored, they are searched for first, and config.toml has them. A problem
+    of your own is judged by its metric, or by the first that its evaluate returns.
 
     Examples:
 
@@ -63,7 +74,7 @@ def command(
 
       rookery run data-cleaning --algorithm FedBiOAcc --dataset mnist --seeds 3 --set eta_x=0.1
 
-      rookery run my_problem.py --algorithm FedBiO --rounds 200 --set eta_x=0.1
+      rookery run my_problem.py --algorithm FedBiO --rounds 200
 
       rookery run best.toml --seeds 10 --out runs/final
 
@@ -83,4 +94,9 @@ def command(
         raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
     if engine == "flower":
         how["engine"] = Flower(nodes=nodes)
+    check_new(folder)
+    again = f"Continue with: {command_line()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")
+    with if_stopped(again):
+        (settings,), _ = tuned([settings], folder, Budget(budget, as_unit(unit)), no_tune=no_tune, as_json=as_json)
+    how["rates_from"] = rates_from(settings)
     finish(folder, lambda: start_run(settings, folder, command_line(), **how), as_json)

@@ -1,13 +1,16 @@
 """``rk.run``: ``rk.solve`` in a folder, from Python. Calling it again continues."""
 
 import dataclasses
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rookery.algorithm.exchange import Algorithm
-from rookery.algorithms.rates import tell_algorithm
-from rookery.algorithms.registry import by_name
+from rookery.algorithms.rates import make_algorithm, tell_algorithm
+from rookery.algorithms.registry import by_name, name_of
+from rookery.api import tune
 from rookery.engines.base import Engine
 from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
@@ -17,6 +20,8 @@ from rookery.experiment.fingerprint import fingerprint
 from rookery.experiment.folder import read_config
 from rookery.experiment.running import Plan, go_in_folder
 from rookery.experiment.source import OWN
+from rookery.experiment.tuned import FILE
+from rookery.files import write
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
 from rookery.problem.participation import Participation, Steps
@@ -41,6 +46,8 @@ def run(
     local_steps: int | Steps = 1,
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
+    metric: str | None = None,
+    higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
     progress: bool | None = None,
@@ -55,10 +62,12 @@ def run(
     compared, but not functions that a loss calls by a global name.
 
     Args:
-        problem, algorithm, clients, x0, y0: those of :func:`solve`.
+        problem, algorithm, clients, x0, y0: those of :func:`solve`; the rates of an algorithm that is given by its name are
+            searched for once, and the folder has them.
         rounds: communication rounds in all.
         folder: where the run is, or will be.
-        key, participation, local_steps, batch_size, evaluate, every, progress: those of :func:`solve`.
+        key, participation, local_steps, batch_size, evaluate, metric, higher_is_better, every, progress: those of
+            :func:`solve`.
         engine: that of :func:`solve`. Nodes that ``rk.Flower`` starts keep clients' state in the folder.
         checkpoint_seconds: least time between checkpoints.
 
@@ -69,11 +78,11 @@ def run(
     folder = Path(folder)
     check_count(rounds, "rounds")
     every = max(1, rounds // 20) if every is None else check_count(every, "every")
-    chosen = by_name(algorithm)() if isinstance(algorithm, str) else algorithm
     given: dict[str, Any] = {
         "key": key, "participation": participation, "local_steps": local_steps, "batch_size": batch_size,
-        "evaluate": evaluate,
+        "evaluate": evaluate, "metric": metric, "higher_is_better": higher_is_better,
     }  # fmt: skip
+    chosen = _chosen(algorithm, folder, (problem, clients, x0, y0), {**given, "rounds": rounds, "progress": progress})
     placed = _placed(engine, folder)
     prepared = prepare(single(problem, chosen, clients, x0, y0, engine=placed, **given))
     told = tell_algorithm(chosen)
@@ -89,7 +98,7 @@ def run(
             "dataset": OWN,
             **numbers,
             **more,
-            **_judged(problem, evaluate, x0, y0, clients.n),
+            **_judged(problem, evaluate, metric, higher_is_better, x0, y0, clients.n),
         },
         "algorithm": told["rates"],
         "python": {name: fingerprint(value) for name, value in marks.items()},
@@ -111,8 +120,28 @@ def _placed(engine: Engine | None, folder: Path) -> Engine:
     return Simulator() if engine is None else engine
 
 
-def _judged(problem: Problem, evaluate: Metrics | None, x0: Any, y0: Any, n: int) -> dict[str, Any]:
-    """The metric that a report shows first; which way is better is known of the objectives alone."""
+def _chosen(algorithm: Algorithm | str, folder: Path, problem: tuple[Any, ...], how: dict[str, Any]) -> Algorithm:
+    """The algorithm with its rates: given, those of the run that is there, or those that a search finds."""
+    if not isinstance(algorithm, str):
+        return algorithm
+    if (folder / "config.toml").exists():
+        there, kind = read_config(folder), by_name(algorithm)
+        if there["run"].get("algorithm") != name_of(kind):
+            raise ValueError(f"{folder} holds a run with another algorithm: choose another folder")
+        return make_algorithm(kind, there.get("algorithm", {}))
+    f, clients, x0, y0 = problem
+    found = tune(f, algorithm, clients, x0, y0, folder=folder / "tuning", **how)
+    write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
+    shutil.rmtree(folder / "tuning", ignore_errors=True)
+    return found.best
+
+
+def _judged(
+    problem: Problem, evaluate: Metrics | None, metric: str | None, higher: bool, x0: Any, y0: Any, n: int
+) -> dict[str, Any]:
+    """The metric that a report shows first; which way is better is known if it was named, or of the objectives."""
+    if metric is not None:
+        return {"metric": metric, "higher_is_better": higher}
     if evaluate is None:
         return {"metric": "objective" if isinstance(problem, Minimax) else "upper_loss", "higher_is_better": False}
     names = metric_names(evaluate, problem, x0, y0, n)

@@ -75,22 +75,33 @@ def prepare_run(
 
 
 def start_run(
-    settings: Settings, folder: Path, command: str = "", engine: Engine | None = None, note: str = "", **how: Any
+    settings: Settings,
+    folder: Path,
+    command: str = "",
+    engine: Engine | None = None,
+    note: str = "",
+    rates_from: str = "",
+    **how: Any,
 ) -> Solution:
-    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`, ``note`` is shown once all is checked."""
-    _check_new(folder)
+    """Starts a run in a new folder; ``how`` is that of :func:`resume_run`, ``note`` is shown once all is checked.
+
+    ``rates_from`` is told in ``config.toml``: "search", "default", or nothing if they were given or stored.
+    """
+    check_new(folder)
     placed = None if engine is None else engine.in_folder(folder)
     prepared, tasks = prepare_run(settings, engine=placed)
     config: dict[str, Any] = settings.tables()
     config["run"] |= {"metric": tasks[0].metric, "higher_is_better": tasks[0].higher_is_better}
     config["run"]["command"] = command or f"rookery run {shlex.quote(str(folder / 'config.toml'))}"
+    if rates_from:
+        config["run"]["rates_from"] = rates_from
     config["environment"] = environment()
     if engine is not None:
         config["engine"] = engine_table(engine)
     if (source := settings.source.table()) is not None:
         config["source"] = {**source, "data": _data(tasks)}
     with locked(folder):
-        _check_new(folder)
+        check_new(folder)
         if (copy := settings.source.copy()) is not None:
             write(folder / COPY, copy)
         if note:
@@ -103,7 +114,8 @@ def _data(tasks: list[Task]) -> str:
     return fingerprint([(task.clients, task.x0, task.y0) for task in tasks])
 
 
-def _check_new(folder: Path) -> None:
+def check_new(folder: Path) -> None:
+    """Raises if a folder holds a run."""
     if (folder / "config.toml").exists():
         raise ValueError(f"{folder} holds a run already: choose another folder, or rookery resume {folder}")
 

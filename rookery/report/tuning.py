@@ -196,23 +196,32 @@ def tuning_table(tuning: Mapping[str, Any]) -> Table:
     scores = [_number(each.get("score")) for each in algorithms.values()]
     known = [score for score in scores if score is not None]
     top = (max if higher else min)(known) if known else None
-    metric = label(str(tuning["metric"]))
-    table = Table(title=Text(f"Rates by {metric} on held-out data, {tuning['rounds']} rounds"))
+    by_phi = tuning["metric"] == "phi"
+    metric = "Φ" if by_phi else label(str(tuning["metric"]))
+    judged = "Φ, the upper objective where the lower level has followed" if by_phi else f"{metric} on held-out data"
+    table = Table(title=Text(f"Rates by {judged}, {tuning['rounds']} rounds"))
     table.add_column("algorithm")
     table.add_column("rates", overflow="fold")
-    for heading in (metric, "x frozen", "tried", "diverged"):
+    for heading in (metric, "at the start" if by_phi else "x frozen", "tried", "diverged"):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     for (name, each), score in zip(algorithms.items(), scores, strict=True):
         edges = each.get("edges") or {}
         arrows = {"largest": " ↑", "smallest": " ↓"}
+        searched = {name for trial in each["trials"] for name in trial["rates"]}
         rates = [
-            f"{rate} {_text(value)}{arrows.get(str(edges.get(rate)), '')}" for rate, value in each["rates"].items()
+            f"{rate} {_text(value)}{arrows.get(str(edges.get(rate)), '')}"
+            for rate, value in each["rates"].items()
+            if rate in searched
         ]
         points = _points(each["trials"])
         best = Text(_told(score), style="bold" if score is not None and score == top and len(known) > 1 else "")
         counts = len(points), sum(point["diverged"] for point in points)
         table.add_row(
-            Text(str(name)), Text("\n".join(rates)), best, _told(_number(each.get("frozen"))), *map(str, counts)
+            Text(str(name)),
+            Text("\n".join(rates)),
+            best,
+            _told(_number(each.get("start" if by_phi else "frozen"))),
+            *map(str, counts),
         )
     return table
 
@@ -222,6 +231,8 @@ def _told(score: float | None) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping) and "scale" in value:
+        return f"{_text(value['scale'])} (slowly growing)" if value.get("exponent", 0) > 0 else _text(value["scale"])
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 

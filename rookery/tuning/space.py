@@ -38,16 +38,18 @@ class Space:
     kind: type[Algorithm]
     scales: Scales
     knobs: tuple[Knob, ...]
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options and rates that are given and not searched."""
 
     @classmethod
-    def of(cls, kind: type[Algorithm], scales: Scales) -> "Space":
-        """The space that the fields of ``kind`` declare."""
+    def of(cls, kind: type[Algorithm], scales: Scales, fixed: Mapping[str, Any] | None = None) -> "Space":
+        """The space that the fields of ``kind`` declare, with some of them fixed."""
         knobs: dict[str, Knob] = {}
         for field, each in declared(kind).items():
             if each.scale is not None:
                 name = each.knob or field
                 knobs.setdefault(name, Knob(name, each.scale, *_range(each.scale, scales)))
-        return cls(kind, scales, tuple(knobs.values()))
+        return cls(kind, scales, tuple(knobs.values()), dict(fixed or {}))
 
     @property
     def learns_x(self) -> bool:
@@ -71,7 +73,7 @@ class Space:
 
     def algorithm(self, place: Place) -> Algorithm:
         """The algorithm with the rates of a place."""
-        return self.kind(**self.rates(place))
+        return self.kind(**{**self.rates(place), **self.fixed})
 
     def rates(self, place: Place) -> dict[str, Any]:
         """The rates of a place, by field."""

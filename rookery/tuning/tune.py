@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.rate import Scales, declared
 from rookery.algorithm.setting import Setting
 from rookery.algorithms.rates import tell_algorithm
-from rookery.algorithms.registry import by_name, check_solves, name_of
+from rookery.algorithms.registry import check_solves, name_of
 from rookery.engines.base import Engine
 from rookery.engines.simulator import Simulator
 from rookery.problem.clients import Clients
@@ -49,6 +49,30 @@ KEYS = 3
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """An algorithm whose rates are searched for, with options that are given."""
+
+    kind: type[Algorithm]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> Algorithm:
+        """With its default rates."""
+        return self.kind(**self.fixed)
+
+
+Given = Wanted | Algorithm
+"""What is to be searched, or what has its rates already."""
+
+
+def _plain(given: Given) -> Algorithm:
+    return given.plain() if isinstance(given, Wanted) else given
+
+
+def _name(given: Given) -> str:
+    return name_of(given.kind if isinstance(given, Wanted) else type(given))
+
+
+@dataclass(frozen=True)
 class Aim:
     """What is searched for, and with how much: the same for all algorithms."""
 
@@ -66,7 +90,7 @@ class Aim:
 
 def search_rates(
     aim: Aim,
-    algorithms: Sequence[Algorithm | str],
+    algorithms: Sequence[Given],
     budget: float,
     unit: Unit,
     folder: Path | None,
@@ -75,14 +99,13 @@ def search_rates(
     """The rates of each algorithm; all have the same budget."""
     _check(aim, algorithms, budget, unit)
     started = time.perf_counter()
-    kinds = [by_name(each) if isinstance(each, str) else type(each) for each in algorithms]
-    programs: dict[str, tuple[Algorithm | str, Program, Space]] = {}
+    programs: dict[str, tuple[Given, Program, Space]] = {}
     first, effort = _effort(aim, algorithms, budget)
     scales, phi0, calls = _scales(aim, first, effort)
     journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, budget, unit))
-    for each, kind in zip(algorithms, kinds, strict=True):
-        space = Space.of(kind, scales)
-        programs[name_of(kind)] = each, _program(aim, each, space, effort, journal), space
+    for each in algorithms:
+        space = Space.of(each.kind, scales, each.fixed) if isinstance(each, Wanted) else Space.of(type(each), scales)
+        programs[_name(each)] = each, _program(aim, each, space, effort, journal), space
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
     measured = time.perf_counter() - started
@@ -105,7 +128,7 @@ def search_rates(
     return Tuning(aim.metric or PHI, aim.higher, aim.rounds, told, found)
 
 
-def _check(aim: Aim, algorithms: Sequence[Algorithm | str], budget: float, unit: str) -> None:
+def _check(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -> None:
     check_count(aim.rounds, "rounds")
     if not algorithms:
         raise ValueError("algorithms must name at least one, got none")
@@ -118,14 +141,14 @@ def _check(aim: Aim, algorithms: Sequence[Algorithm | str], budget: float, unit:
         )
     if not aim.clients.here:
         raise ValueError("rates are searched where the data are, these clients have theirs elsewhere: give the rates")
-    names = [name_of(by_name(each) if isinstance(each, str) else type(each)) for each in algorithms]
+    names = [_name(each) for each in algorithms]
     if len(set(names)) < len(names):
         raise ValueError(f"algorithms must be different ones, got {', '.join(names)}")
     for each in algorithms:
-        check_solves(by_name(each)() if isinstance(each, str) else each, aim.problem)
+        check_solves(_plain(each), aim.problem)
 
 
-def _effort(aim: Aim, algorithms: Sequence[Algorithm | str], budget: float) -> tuple[Prepared, Effort]:
+def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepared, Effort]:
     """How much a judgement may cost: all of them together a tenth of the cheapest algorithm's search.
 
     Also one of the preparations that it took to find that out.
@@ -152,15 +175,15 @@ def _scales(aim: Aim, prepared: Prepared, effort: Effort) -> tuple[Scales, float
     return measure(aim.problem, aim.clients, x0, aim.y0, aim.rounds, _mean_steps(setting), effort)
 
 
-def _prepared(aim: Aim, algorithms: Sequence[Algorithm | str], evaluate: Any) -> Prepared:
-    lanes = [by_name(each)() if isinstance(each, str) else each for each in algorithms]
+def _prepared(aim: Aim, algorithms: Sequence[Given], evaluate: Any) -> Prepared:
+    lanes = [_plain(each) for each in algorithms]
     how = {name: value for name, value in aim.how.items() if name != "evaluate"}
     keys = [aim.key] * len(lanes)
     return prepare(many(aim.problem, lanes, aim.clients, aim.x0, aim.y0, keys=keys, evaluate=evaluate, **how))
 
 
-def _program(aim: Aim, given: Algorithm | str, space: Space, effort: Effort, journal: Journal) -> Program:
-    lanes: list[Algorithm | str]
+def _program(aim: Aim, given: Given, space: Space, effort: Effort, journal: Journal) -> Program:
+    lanes: list[Algorithm]
     if isinstance(given, Algorithm):
         lanes = [given] * WIDTH
     else:

@@ -1,0 +1,100 @@
+"""Settings whose rates are searched for, on held-out data, before a run is made of them."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rookery import files
+from rookery.algorithm.rate import declared
+from rookery.algorithms.rates import make_algorithm, tell_algorithm
+from rookery.engines.simulator import Simulator
+from rookery.experiment.settings import Settings
+from rookery.experiment.source import OfModule
+from rookery.stopping import heard
+from rookery.tuning.result import Tuning
+from rookery.tuning.tune import BUDGET, Aim, Given, Unit, Wanted, search_rates
+
+FILE = "tuning.json"
+"""What a search found, in the folder of a run or of a comparison."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a search may cost for each algorithm: so many runs' worth of rounds, oracle calls or bytes."""
+
+    runs: float = BUDGET
+    unit: Unit = "rounds"
+
+
+def has_rates(settings: Settings) -> bool:
+    """Whether any rate was given, or is stored for this task: then nothing is searched for."""
+    return any(name in settings.rates for name in declared(settings.source.algorithm(settings.algorithm)))
+
+
+def find_rates(
+    all_settings: Sequence[Settings],
+    folder: Path,
+    budget: Budget,
+    *,
+    again: bool = False,
+    progress: bool | None = None,
+) -> tuple[list[Settings], Tuning | None]:
+    """The settings with rates, and how those that had none were found. All have one problem and its numbers in common.
+
+    Those that have rates stay as they are, unless ``again``, which searches for those of all. Candidates are judged on
+    held-out training data; test data are not there. A search that was interrupted continues in the same folder.
+    """
+    missing = [each for each in all_settings if again or not has_rates(each)]
+    if not missing:
+        return list(all_settings), None
+    work = folder / "tuning"
+    with heard(at_once=False):
+        found = search_rates(
+            _aim(missing[0]), [_wanted(each) for each in missing], budget.runs, budget.unit, work, progress
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
+    shutil.rmtree(work, ignore_errors=True)
+    return [_with_rates(each, found) if each in missing else each for each in all_settings], found
+
+
+def _aim(settings: Settings) -> Aim:
+    """The problem of the first seed, without its test data."""
+    task = replace(settings, held_out=True, seeds=1).make_tasks()[0]
+    source = settings.source
+    judged = not isinstance(source, OfModule) or source.says("metric")
+    how: dict[str, Any] = {
+        "participation": settings.participation,
+        "local_steps": settings.steps,
+        "batch_size": settings.batch_size,
+        "evaluate": task.evaluate if judged else None,
+        "engine": Simulator(settings.clients_at_once),
+    }
+    metric = task.metric if judged else None
+    higher = task.higher_is_better if judged else False
+    start = task.clients, task.x0, task.y0
+    return Aim(task.problem, *start, settings.rounds, settings.seed, metric, higher, how)
+
+
+def _wanted(settings: Settings) -> Given:
+    """The algorithm; options that were given, which are no rates, stay."""
+    kind = settings.source.algorithm(settings.algorithm)
+    searched = declared(kind)
+    options = {name: value for name, value in settings.rates.items() if name not in searched}
+    made = make_algorithm(kind, options)
+    return Wanted(kind, {name: getattr(made, name) for name in options})
+
+
+def _with_rates(settings: Settings, found: Tuning) -> Settings:
+    if settings.algorithm not in found.found:
+        raise ValueError(
+            f"every configuration of {settings.algorithm} that was tried diverged: give its rates with --set"
+        )
+    algorithm = found.algorithms[settings.algorithm]
+    told: Mapping[str, Any] = tell_algorithm(algorithm)["rates"]
+    names = {f.name for f in dataclasses.fields(algorithm)}
+    return replace(settings, rates={name: value for name, value in told.items() if name in names})
