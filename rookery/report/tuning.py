@@ -216,13 +216,8 @@ def tuning_table(tuning: Mapping[str, Any]) -> Table:
         points = _points(each["trials"])
         best = Text(_told(score), style="bold" if score is not None and score == top and len(known) > 1 else "")
         counts = len(points), sum(point["diverged"] for point in points)
-        table.add_row(
-            Text(str(name)),
-            Text("\n".join(rates)),
-            best,
-            _told(_number(each.get("start" if by_phi else "frozen"))),
-            *map(str, counts),
-        )
+        beside = _told(_number(each.get("start" if by_phi else "frozen")))
+        table.add_row(Text(str(name)), Text("\n".join(rates)), best, beside, *map(str, counts))
     return table
 
 
