@@ -12,6 +12,7 @@ import rookery as rk
 from rookery.cli.main import app
 from rookery.experiment.folder import read_run
 from rookery.experiment.settings import resolve
+from rookery.experiment.sites import open_site
 from tests.helpers.own_problem import MAKE, PLAIN, RIDGE
 
 
@@ -203,6 +204,13 @@ def test_a_bad_line_about_a_module_is_one_line_and_leaves_nothing(here, case):
     line, message = LINES[case]
     before = sorted(here.rglob("*"))
     only_one_line(rookery(*line.split(), code=2), message, before, here)
+
+
+def test_the_flower_app_of_a_run_of_a_module_has_the_module(here):
+    rookery("run", "ridge.py", "--rounds", 1, "--set", "size=5", "--out", "run")
+    rookery("deploy", "init", "app", "--problem", "run/config.toml")
+    (here / "ridge.py").unlink()
+    assert open_site("app/federation/settings.toml").load([0]).lower.total == 5
 
 
 def test_a_settings_file_may_name_a_module(here):
