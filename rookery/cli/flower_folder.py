@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.experiment.deployed import DEFAULTS
+from rookery.experiment.source import COPY
 
 
 def write_flower_app(folder: Path, problem: Path) -> None:
@@ -15,6 +16,9 @@ def write_flower_app(folder: Path, problem: Path) -> None:
     package.mkdir(parents=True)
     inside = "problem.py" if problem.suffix == ".py" else "settings.toml"
     shutil.copyfile(problem, package / inside)
+    copy = problem.with_name(COPY)
+    if problem.suffix == ".toml" and copy.is_file():  # of a run of a module, which other machines do not have
+        shutil.copyfile(copy, package / COPY)
     config = {
         **DEFAULTS,
         "quorum": 0.5,

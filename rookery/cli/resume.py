@@ -8,9 +8,8 @@ import typer
 from rookery.cli.options import CheckpointSeconds, Json, TensorBoard
 from rookery.cli.output import finish
 from rookery.cli.tensorboard import event_writer
-from rookery.experiment.folder import read_config
 from rookery.experiment.running import resume_run
-from rookery.experiment.settings import check_by_command
+from rookery.solving.solution import Solution
 
 
 def command(
@@ -23,9 +22,14 @@ def command(
 
     Example: rookery resume runs/hyper-representation-MeFBO-1
     """
-    check_by_command(read_config(folder), folder)
-    if (folder / "result.safetensors").exists():
-        typer.echo(f"{folder} is already finished.", err=True)
+    finished = (folder / "result.safetensors").exists()
     watch = event_writer(folder) if tensorboard else None
     how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
-    finish(folder, lambda: resume_run(folder, **how), as_json)
+
+    def work() -> Solution:
+        solution = resume_run(folder, **how)
+        if finished:
+            typer.echo(f"{folder} is already finished.", err=True)
+        return solution
+
+    finish(folder, work, as_json)

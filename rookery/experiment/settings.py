@@ -166,7 +166,8 @@ def settings_of(config: Mapping[str, Any], folder: Path, unchanged: bool = False
 
     If the module of a run was changed since, ``unchanged`` refuses that; without, the folder's copy of it is taken.
     """
-    check_by_command(config, folder)
+    if "python" in config:  # what it was made of is in no file
+        raise ValueError(f"{folder} was made by rk.run, from Python: the same call of rk.run continues it")
     for name in ("run", "task", "algorithm"):
         if not isinstance(config.get(name, {}), Mapping):
             raise ValueError(f"[{name}] must be a table, got {config[name]!r}")
@@ -176,12 +177,6 @@ def settings_of(config: Mapping[str, Any], folder: Path, unchanged: bool = False
     named = isinstance(told_of, Mapping) and told_of.get("name") == run.get("task")  # else the task was changed by hand
     source = stored_source(told_of, folder, unchanged) if named else None
     return resolve(run, config.get("task"), config.get("algorithm"), source)
-
-
-def check_by_command(config: Mapping[str, Any], folder: Path) -> None:
-    """Raises where a run was made from Python: what it was made of is in no file."""
-    if "python" in config:
-        raise ValueError(f"{folder} was made by rk.run, from Python: the same call of rk.run continues it")
 
 
 def settings_from(task: str, given: Mapping[str, Any], pairs: Sequence[str]) -> Settings:

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import rookery as rk
 from rookery.cli.main import app
 from rookery.experiment.folder import read_run
+from rookery.experiment.settings import resolve
+from rookery.experiment.sites import open_site
 from tests.helpers.own_problem import MAKE, PLAIN, RIDGE
 
 
@@ -40,6 +43,19 @@ def test_run_resume_report_and_run_again(here):
     assert "Ridge on own" in (here / "report.html").read_text()
     told = tomllib.loads((here / "two" / "config.toml").read_text())
     assert (told["task"]["size"], told["source"]["title"], told["run"]["metric"]) == (6, "ridge", "loss")
+
+
+def test_a_finished_run_of_a_changed_module_and_one_from_python_are_one_line(here):
+    rookery("run", "ridge.py", "--rounds", 1, "--out", "one")
+    (here / "ridge.py").write_text(MAKE + "\n# changed\n")
+    (told,) = rookery("resume", "one", code=2).stderr.splitlines()
+    assert told.endswith("start a new run, or put the file back as it was; one/problem.py is a copy of it")
+    task = resolve({"task": "ridge.py"}).make_tasks()[0]
+    rk.run(task.problem, "FedBiO", task.clients, task.x0, task.y0, rounds=1, folder="two")
+    for line in (["resume", "two"], ["run", "two/config.toml"]):
+        (told,) = rookery(*line, code=2).stderr.splitlines()
+        assert told == "Error: two was made by rk.run, from Python: the same call of rk.run continues it"
+    rookery("report", "one", "two")
 
 
 def test_compare_sets_a_rate_of_one(here):
@@ -188,6 +204,13 @@ def test_a_bad_line_about_a_module_is_one_line_and_leaves_nothing(here, case):
     line, message = LINES[case]
     before = sorted(here.rglob("*"))
     only_one_line(rookery(*line.split(), code=2), message, before, here)
+
+
+def test_the_flower_app_of_a_run_of_a_module_has_the_module(here):
+    rookery("run", "ridge.py", "--rounds", 1, "--set", "size=5", "--out", "run")
+    rookery("deploy", "init", "app", "--problem", "run/config.toml")
+    (here / "ridge.py").unlink()
+    assert open_site("app/federation/settings.toml").load([0]).lower.total == 5
 
 
 def test_a_settings_file_may_name_a_module(here):
