@@ -82,7 +82,7 @@ def reference(given: Any, algorithm: str) -> dict[str, Any]:
     """The best of 256 random rates, by the exact Φ after all rounds."""
     kind = rk.registry[algorithm]
     x0 = np.full(given.clients.n, 1 / given.clients.n, np.float32) if given.x0 is None else given.x0
-    scales, _, _ = measure(given.problem, given.clients, x0, given.y0, given.rounds, mean_steps(given))
+    scales, _, _, anchor = measure(given.problem, given.clients, x0, given.y0, given.rounds, mean_steps(given))
     space = Space.of(kind, scales)
     wide = Space(kind, scales, tuple(wider(knob) for knob in space.knobs))
     rng = np.random.default_rng(1)
@@ -92,7 +92,7 @@ def reference(given: Any, algorithm: str) -> dict[str, Any]:
     lanes = [wide.algorithm(place) for place in places[:LANES]]
     prepared = prepare(many(given.problem, lanes, given.clients, given.x0, given.y0, keys=[0] * LANES, **how(given)))
     flat = prepared.run.setting.flat
-    program = Program(prepared, [0], None, (flat.x.unravel(prepared.run.x[0]), given.y0))
+    program = Program(prepared, [0], None, (flat.x.unravel(prepared.run.x[0]), given.y0), anchor)
     values, judged = [], []
     for first in range(0, DRAWS, LANES):
         trials = [Trial(i, p, wide.algorithm(p), 0) for i, p in enumerate(places[first : first + LANES])]

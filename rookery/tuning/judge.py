@@ -2,12 +2,14 @@
 
 A large step of x can make the upper objective small while y is far from the lower solution. So a candidate is judged
 after some steps of the lower level alone, on all data, from its own y: what somebody would get who kept x and finished the
-lower level. docs/tuning.md shows that this ranks candidates as the exact Φ does, and that the raw objective does not.
+lower level. Where y*(x0) is the better lower solution, the steps start from there: a y that lags far behind would
+otherwise be judged for that, and not for x. docs/tuning.md shows that this ranks candidates as the exact Φ does.
 """
 
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 from jax import Array
 
 from rookery.problem.clients import Clients
@@ -38,12 +40,14 @@ FULL = Effort()
 
 @eqx.filter_jit
 def phi(
-    problem: Problem, clients: Clients, like: tuple[Any, Any], effort: Effort, x: Array, y: Array
+    problem: Problem, clients: Clients, like: tuple[Any, Any], effort: Effort, x: Array, y: Array, anchor: Array
 ) -> tuple[Array, Array]:
     """Φ at vectors x and y, and the y of the lower level that it was taken at; ``like`` are pytrees x and y.
 
-    One program for everything that a search judges: it is compiled once, and a call takes milliseconds.
+    ``anchor`` is another y to start from, if it is the better one at x. One program for everything that a search judges: it
+    is compiled once, and a call takes milliseconds.
     """
     both = levels(problem, clients, *like)
-    solved = both.solve(x, y, effort.outer, effort.inner)
+    start = jnp.where(both.g.value(x, y) <= both.g.value(x, anchor), y, anchor)
+    solved = both.solve(x, start, effort.outer, effort.inner)
     return both.f.value(x, solved), solved

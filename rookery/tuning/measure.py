@@ -20,6 +20,8 @@ from rookery.tuning.levels import is_minimax, levels
 
 POWER_STEPS = 12
 """Hessian-vector products of the power iteration: L to a few per cent, which is all that a scale needs."""
+PASSES = 4
+"""Judgements in a row that find y* at the start: everything else is compared with what is found there."""
 SERIES = 30
 """Products that find z* at the start."""
 LENGTHS = tuple(10.0 ** (k / 2) for k in range(-9, 11))
@@ -76,6 +78,7 @@ class Found(NamedTuple):
     reach: float
     phi: float
     along: np.ndarray
+    best: np.ndarray
 
 
 def _look(problem: Problem, clients: Clients, x0: Any, y0: Any, effort: Effort) -> Found:
@@ -83,24 +86,27 @@ def _look(problem: Problem, clients: Clients, x0: Any, y0: Any, effort: Effort) 
     both = levels(problem, clients, *like)
     x, y = both.flat.x.ravel(x0), both.start(y0)
     given = problem, clients, like
-    value, best = phi(*given, effort, x, y)
-    value, best = phi(*given, effort, x, best)
+    best = y
+    for _ in range(PASSES):
+        value, best = phi(*given, effort, x, best, best)
     g_y, f_y, d = _slopes(*given, x, y, best)
     d = jnp.where(jnp.isfinite(d), d, 0.0)
     tiny = float(jnp.finfo(x.dtype).tiny)
     direction = d / jnp.maximum(jnp.linalg.norm(d), tiny)
-    along = [float(phi(*given, effort, both.flat.project_x(x - length * direction), best)[0]) for length in LENGTHS]
+    along = [
+        float(phi(*given, effort, both.flat.project_x(x - length * direction), best, best)[0]) for length in LENGTHS
+    ]
     far = 1e6 * g_y / jnp.maximum(jnp.linalg.norm(g_y), tiny)
     reach = jnp.linalg.norm(both.project_y(y - far) - both.project_y(y + far))
     largest = max(float(_curvature_at(*given, x, y)), float(_curvature_at(*given, x, best)))
     slope_y, slope_f, slope_x = (float(jnp.linalg.norm(each)) for each in (g_y, f_y, d))
-    return Found(largest, slope_y, slope_f, slope_x, float(reach), float(value), np.array(along))
+    return Found(largest, slope_y, slope_f, slope_x, float(reach), float(value), np.array(along), np.asarray(best))
 
 
 def measure(
     problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float, effort: Effort = FULL
-) -> tuple[Scales, float, int]:
-    """The scales of rates on this problem, Φ at the start, and how many oracle calls finding them took."""
+) -> tuple[Scales, float, int, Array]:
+    """The scales of rates on this problem, Φ at the start, how many oracle calls that took, and the vector y*(x0)."""
     found = _look(problem, clients, x0, y0, effort)
     step, entries = _best_length(found), max(1, sum(np.size(leaf) for leaf in jax.tree.leaves(x0)))
     curvature, flat = _curvature(found)
@@ -115,8 +121,8 @@ def measure(
         rms_x=_positive(found.slope_x) / entries**0.5,
         flat_y=flat,
     )
-    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + 2) * effort.products + 4
-    return scales, found.phi, spent * clients.n
+    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + PASSES) * effort.products + 4
+    return scales, found.phi, spent * clients.n, jnp.asarray(found.best)
 
 
 def _best_length(found: Found) -> float:
@@ -133,7 +139,7 @@ def _best_length(found: Found) -> float:
         return float(1 / found.slope_x)
     last = int(np.argmax(gains >= 0.9 * gains.max()))
     lengths, heights = np.array([0.0, *LENGTHS[: last + 1]]), np.array([found.phi, *values[: last + 1]])
-    slopes = np.abs(np.diff(heights)) / np.diff(lengths)
+    slopes = np.where(lengths[1:] >= 0.01 * lengths[-1], np.abs(np.diff(heights)) / np.diff(lengths), 0.0)
     return float(LENGTHS[last] / max(found.slope_x, slopes[np.isfinite(slopes)].max(initial=0.0)))
 
 

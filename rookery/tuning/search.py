@@ -4,7 +4,8 @@
     0       R/20        candidates spread evenly over the space
     1       R/5         the best of them, and new ones near the best
     2       R/2         the same once more
-    3       R           the best three, then neighbours of the winner, and other keys where anything is random
+    3       R           the best of those; then the winner with longer and shorter steps of x, or with other keys
+                        where anything is random
 
 Every stage has a share of the budget. A candidate that diverges has spent only the rounds that it made, and another takes
 its place. New candidates near the best may leave the ranges where the search began (steps of x always may), so the
@@ -19,7 +20,7 @@ import numpy as np
 from rookery.tuning.space import Place, Space
 from rookery.tuning.trials import Program, Trial
 
-STAGES = ((1 / 20, 0.22, 0.0), (1 / 5, 0.20, 0.16), (1 / 2, 0.15, 0.10), (1.0, 0.15, 0.0))
+STAGES = ((1 / 20, 0.20, 0.0), (1 / 5, 0.18, 0.14), (1 / 2, 0.14, 0.10), (1.0, 0.12, 0.0))
 """(part of the rounds, share of the budget for those that go on, share for new ones near the best)."""
 LEAST = 3.0
 """Below so many runs' worth nothing can be found out."""
@@ -176,7 +177,7 @@ class Search:
         return self.advance([self.new(place, stage) for place in places], to, stage)
 
     def _choose(self, alive: Sequence[Trial]) -> Trial | None:
-        """The winner: neighbours of the best, or other keys for the best two, with what is left of the budget."""
+        """The winner: longer and shorter steps of the best, or other keys for the best two, with what is left."""
         alive = sorted((each for each in alive if each.rounds == self.rounds), key=self.cost)
         if not alive:
             return self._rescue()
@@ -184,8 +185,7 @@ class Search:
         if left < 1:
             return alive[0]
         if not self.random or len(self.program.keys) == 1:
-            more = self._children(alive[:1], left, self.rounds, 3)
-            return self.best([*alive, *more])
+            return self._climb(alive[0], left)
         rivals = alive[:2]
         again = [self.new(each.place, 3, key=1 + k) for k in range(max(1, left // len(rivals))) for each in rivals]
         again = again[:left]
@@ -196,6 +196,21 @@ class Search:
             return float(np.mean(scores))
 
         return min(rivals, key=mean)
+
+    def _climb(self, best: Trial, left: int) -> Trial:
+        """Longer steps of x as long as they are better, else shorter ones."""
+        knob, step, turned = self.space.free, 0.3, False
+        while left >= 1 and knob is not None:
+            trial = self.new({**best.place, knob.name: best.place[knob.name] + step}, 3)
+            self.advance([trial], self.rounds, 3)
+            left -= 1
+            if self.cost(trial) < self.cost(best):
+                best, turned = trial, True
+            elif not turned:
+                step, turned = -step, True
+            else:
+                break
+        return best
 
     def _rescue(self) -> Trial | None:
         """Nothing lasted to the end: shorter and shorter steps from the best that was seen on the way."""

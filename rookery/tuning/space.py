@@ -142,7 +142,7 @@ def _mirrored(number: int, base: int) -> float:
 def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
     """Where a rate of this scale is looked for first (low, high), and whether the search may leave that."""
     if scale == "free" or (scale == "1/L" and scales.flat_y):
-        return -math.log10(max(scales.steps, 10.0)), 0.75, True
+        return -math.log10(max(scales.steps, 10.0)), 1.25, True
     ranges: dict[str, tuple[float, float, bool]] = {
         "1/L": (-1.5, 0.2, True),
         "above 1/L": (0.0, 3.0, False),

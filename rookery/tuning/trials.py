@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State, with_dtype
@@ -75,11 +76,12 @@ class Program:
         keys: Sequence[Any],
         metric: str | None,
         like: tuple[Any, Any],
+        anchor: Array,
         effort: Effort = FULL,
         journal: Journal | None = None,
     ):
         self.prepared, self.keys, self.metric, self.like = prepared, [as_key(key) for key in keys], metric, like
-        self.effort = effort
+        self.anchor, self.effort = anchor, effort
         self.journal = journal or Journal()
         self.name = name_of(type(prepared.run.setting.algorithm))
         self.run = prepared.run
@@ -155,7 +157,9 @@ class Program:
         xs, ys = jax.vmap(output)(state.server, state.keep)
 
         def one(lane: int) -> float:
-            return float(phi(flat.problem, clients, self.like, self.effort, xs[lane], ys[lane].reshape(-1))[0])
+            return float(
+                phi(flat.problem, clients, self.like, self.effort, xs[lane], ys[lane].reshape(-1), self.anchor)[0]
+            )
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             return np.array(list(pool.map(one, range(count))))

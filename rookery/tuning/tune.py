@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.rate import Scales, declared
@@ -40,7 +41,7 @@ from rookery.tuning.trials import WIDTH, Program, Trial
 Unit = Literal["rounds", "calls", "bytes"]
 PHI = "phi"
 """What the score is called where no metric is named."""
-BUDGET = 9.0
+BUDGET = 9.5
 """Runs' worth of rounds that a search may take by default."""
 JUDGEMENTS = 90
 """About so many candidates are judged in a search of the default budget."""
@@ -101,11 +102,11 @@ def search_rates(
     started = time.perf_counter()
     programs: dict[str, tuple[Given, Program, Space]] = {}
     first, effort = _effort(aim, algorithms, budget)
-    scales, phi0, calls = _scales(aim, first, effort)
+    scales, phi0, calls, anchor = _scales(aim, first, effort)
     journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, budget, unit))
     for each in algorithms:
         space = Space.of(each.kind, scales, each.fixed) if isinstance(each, Wanted) else Space.of(type(each), scales)
-        programs[_name(each)] = each, _program(aim, each, space, effort, journal), space
+        programs[_name(each)] = each, _program(aim, each, space, anchor, effort, journal), space
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
     measured = time.perf_counter() - started
@@ -149,7 +150,7 @@ def _check(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -> N
 
 
 def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepared, Effort]:
-    """How much a judgement may cost: all of them together a tenth of the cheapest algorithm's search.
+    """How much a judgement may cost: all of them together about a seventh of the cheapest algorithm's search.
 
     Also one of the preparations that it took to find that out.
     """
@@ -161,14 +162,14 @@ def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepa
         calls = [pair for cost in prepared.run.costs or () for pair in cost.calls.values()]
         cheapest = min(cheapest, sum(once + each * tau for once, each in calls) * slots * aim.rounds)
     assert prepared is not None
-    return prepared, Effort.within(0.1 * budget * cheapest / (JUDGEMENTS * budget / BUDGET * aim.clients.n))
+    return prepared, Effort.within(0.15 * budget * cheapest / (JUDGEMENTS * budget / BUDGET * aim.clients.n))
 
 
 def _mean_steps(setting: Setting) -> float:
     return (setting.steps.low + setting.steps.high) / 2
 
 
-def _scales(aim: Aim, prepared: Prepared, effort: Effort) -> tuple[Scales, float, int]:
+def _scales(aim: Aim, prepared: Prepared, effort: Effort) -> tuple[Scales, float, int, Array]:
     """Measured once for all algorithms."""
     setting = prepared.run.setting
     x0 = setting.flat.x.unravel(prepared.run.x[0])
@@ -182,7 +183,7 @@ def _prepared(aim: Aim, algorithms: Sequence[Given], evaluate: Any) -> Prepared:
     return prepare(many(aim.problem, lanes, aim.clients, aim.x0, aim.y0, keys=keys, evaluate=evaluate, **how))
 
 
-def _program(aim: Aim, given: Given, space: Space, effort: Effort, journal: Journal) -> Program:
+def _program(aim: Aim, given: Given, space: Space, anchor: Array, effort: Effort, journal: Journal) -> Program:
     lanes: list[Algorithm]
     if isinstance(given, Algorithm):
         lanes = [given] * WIDTH
@@ -195,7 +196,7 @@ def _program(aim: Aim, given: Given, space: Space, effort: Effort, journal: Jour
     keys = [key, *(fold(key, "tuning", number) for number in range(1, KEYS))]
     flat = prepared.run.setting.flat
     like = flat.x.unravel(prepared.run.x[0]), flat.y.unravel(prepared.run.y[0])
-    return Program(prepared, keys, aim.metric, like, effort, journal)
+    return Program(prepared, keys, aim.metric, like, anchor, effort, journal)
 
 
 def _cost_of_round(program: Program, unit: Unit) -> float:

@@ -28,12 +28,13 @@ def quadratic(unit=1.0):
 
 def test_what_is_measured():
     problem, clients, x0, y0 = quadratic()
-    scales, phi, calls = measure(problem, clients, x0, y0, 100, 2.0)
+    scales, phi, calls, anchor = measure(problem, clients, x0, y0, 100, 2.0)
     assert 1 / scales.y == pytest.approx(8.0, rel=1e-3)
     assert phi == pytest.approx(15.0)  # (1 + 4 + 9 + 16)/2
     assert 0.1 < scales.x < 2.0  # the best step is 1/2
     assert scales.steps == 200
     assert calls > 0
+    np.testing.assert_allclose(anchor, x0, atol=1e-6)
 
 
 @pytest.mark.parametrize("unit", [1e-4, 1e4])
