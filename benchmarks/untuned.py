@@ -40,11 +40,11 @@ def pairs(names: list[str] | None, algorithms: list[str] | None) -> list[tuple[s
         if names and name not in names:
             continue
         given = make()
-        for algorithm, kind in rk.registry.items():
-            fits = problem_class(given.problem) in kind.solves
-            if fits and learns(kind) and (not algorithms or algorithm in algorithms) and takes(given, kind):
-                found.append((name, algorithm))
-    return found
+        fitting = [pair for pair in rk.registry.items() if problem_class(given.problem) in pair[1].solves]
+        for place, (algorithm, kind) in enumerate(fitting):
+            if learns(kind) and (not algorithms or algorithm in algorithms) and takes(given, kind):
+                found.append((place, name, algorithm))
+    return [(name, algorithm) for _, name, algorithm in sorted(found, key=lambda each: each[0])]  # all problems early
 
 
 def learns(kind: type) -> bool:
