@@ -207,7 +207,7 @@ def final_table(runs: Mapping[str, History], metric: str, title: str, higher_is_
     finals = {name: summary(history, metric) for name, history in runs.items()}
     top = best((float(final.mean[-1]) for final in finals.values()), higher_is_better)
     table = Table(title=Text(title))
-    table.add_column("algorithm")
+    table.add_column("algorithm", no_wrap=True, min_width=9)
     for heading in (
         f"{label(metric)} %" if percent else label(metric),
         "rounds",
