@@ -78,7 +78,11 @@ def command(
     same_folder = f" --out {shlex.quote(str(folder))}" if out is None else ""
     with if_stopped(f"Continue with: {command_line()}{same_folder}"):
         found, tuning = find_rates(
-            all_settings, folder, Budget(budget, as_unit(unit)), again=True, ready=lambda: tell_of_test_data(all_settings[0])
+            all_settings,
+            folder,
+            Budget(budget, as_unit(unit)),
+            again=True,
+            ready=lambda: tell_of_test_data(all_settings[0]),
         )
     files = {each.algorithm: folder / f"{each.algorithm}.toml" for each in found}
     for each in found:

@@ -229,6 +229,7 @@ def _searched(
         higher=aim.higher,
         random=not whole,
         seed=[int(word) for word in np.asarray(jax.random.key_data(as_key(aim.key)))],
+        start=phi0 if aim.metric is None else None,
         show=lambda progress: display.show(name, progress),
     )
     winner = search.run()
