@@ -2,7 +2,7 @@
 
 A large step of x can make the upper objective small while y is far from the lower solution. So a candidate is judged
 after some steps of the lower level alone, on all data, from its own y: what somebody would get who kept x and finished the
-lower level. docs/tuning.md shows that this ranks candidates as the exact Φ does, and that the raw objective does not.
+lower level. docs/tuning.md has an example in which the raw objective prefers the wrong candidate.
 """
 
 from typing import Any, NamedTuple
