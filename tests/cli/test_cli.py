@@ -46,7 +46,7 @@ def test_list():
     assert all(name in rookery("list", "datasets").output for name in DATASETS)
     rows = {row["algorithm"]: row for row in json.loads(rookery("list", "algorithms", "--json").output)}
     assert rows["FedAvg"]["constraints"] == "y"
-    assert "choose algorithms, tasks or datasets, got 'models'" in rookery("list", "models", code=2).stderr
+    assert "choose algorithms, tasks, datasets or options, got 'models'" in rookery("list", "models", code=2).stderr
 
 
 @pytest.mark.slow
