@@ -94,7 +94,7 @@ def test_init_writes_a_problem_that_runs(here):
     last = json.loads(rookery(*lines[0], "--budget", 3, "--json").stdout)
     assert last["metric"] == "test_error"
     assert max(last["final"]["test_error"]) < 0.7  # 1 is what a constant predicts
-    assert rookery(*lines[1]).output.splitlines() == ["clients = 5", "penalty = -2.0", "test = 0.2"]
+    assert rookery(*lines[1]).output.splitlines() == ["clients = 5", "penalty = 0.0", "test = 0.2"]
 
 
 @pytest.mark.slow
