@@ -91,7 +91,7 @@ def test_init_writes_a_problem_that_runs(here):
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  rookery")]
     assert [line[0] for line in lines] == ["run", "list", "tune", "compare", "sweep", "run"]
     assert "study/my_problem.py is there already" in rookery("init", "study", code=2).stderr
-    last = json.loads(rookery(*lines[0], "--budget", 3, "--json").stdout)
+    last = json.loads(rookery(*lines[0], "--json").stdout)
     assert last["metric"] == "test_error"
     assert max(last["final"]["test_error"]) < 0.7  # 1 is what a constant predicts
     assert rookery(*lines[1]).output.splitlines() == ["clients = 5", "penalty = 0.0", "test = 0.2"]
