@@ -99,6 +99,7 @@ def test_run_writes_the_rates_that_it_found_and_repeats_them(here):
     assert "configurations tried" in (here / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_candidates_are_judged_on_held_out_data_and_runs_are_not(here):
     rookery("run", "judged.py", *QUICK, "--out", "run")
     assert found(here / "run")["metric"] == "held"
