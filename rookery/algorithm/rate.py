@@ -8,7 +8,8 @@ space, so that no algorithm and no problem brings numbers to search between.
     eta_y: Any = rate(0.1, "1/L")                         a step of the lower level: at or below 1/L, L its curvature
     nu: Any = rate(2.0, "above 1/L")                      a proximal parameter: at or above 1/L
     beta: Any = rate(0.5, "(0, 1]")                       a fraction, a momentum
-    penalty: Any = rate(1.0, "ratio")                     a ratio of two losses
+    c: Any = rate(2.7, "penalty")                         a penalty: at or above 1, the larger the more exact and slow
+    epsilon: Any = rate(0.1, "ratio")                     a ratio of two losses or sizes
     offset: Any = rate(1.0, "steps")                      a number of steps, up to all of a run
     gamma_x: Any = rate(0.2, follows="eta_x")             the same value as another, or a function of the others
 
@@ -22,7 +23,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 
-Scale = Literal["free", "1/L", "above 1/L", "(0, 1]", "ratio", "steps"]
+Scale = Literal["free", "1/L", "above 1/L", "(0, 1]", "ratio", "penalty", "steps"]
 Rates = Mapping[str, Any]
 
 

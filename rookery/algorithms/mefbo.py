@@ -58,7 +58,7 @@ class MeFBO(Algorithm):
     gamma_x: Any = rate(1.0, "free", times=lambda rates, scales: rates["c"])
     gamma_y: Any = rate(0.3, "1/L", knob="y", times=lambda rates, scales: rates["c"] / (1 + rates["c"]))
     gamma_theta: Any = rate(0.3, "1/L", knob="y", times=lambda rates, scales: rates["c"] / (1 + rates["c"]))
-    c: Any = rate(Power(2.7, 0.001), "ratio")
+    c: Any = rate(Power(2.7, 0.001), "penalty")
     nu: Any = rate(2.0, "above 1/L")
     smoothness: float | None = eqx.field(static=True, default=None)
     convexity: float | None = eqx.field(static=True, default=None)

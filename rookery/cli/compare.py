@@ -31,7 +31,7 @@ from rookery.cli.rates import as_unit, rates_from, rates_given, tuned
 from rookery.experiment.folder import find_runs
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import settings_of_all
-from rookery.experiment.tuned import Budget
+from rookery.experiment.tuned import Budget, forget
 from rookery.tuning.tune import BUDGET
 
 
@@ -85,8 +85,9 @@ def command(
     with if_stopped(f"Continue with: {command_line()}{same_folder}"):
         if not all((folder / name / "config.toml").exists() for name in names):
             allowed = Budget(budget, as_unit(unit))
+            given_rates = rates_given(all_settings)
             all_settings, _ = tuned(
-                all_settings, folder, allowed, no_tune=no_tune, as_json=as_json, given=rates_given(all_settings)
+                all_settings, folder, allowed, no_tune=no_tune, as_json=as_json, given=given_rates, keep=True
             )
         for settings in all_settings:
             where = folder / settings.algorithm
@@ -95,6 +96,7 @@ def command(
             else:
                 start_run(settings, where, note=note, rates_from=rates_from(settings))
                 note = ""
+        forget(folder)
     runs = find_runs([folder / name for name in names])
     page, figure = write_report(runs, folder / "report.html")
     if as_json:

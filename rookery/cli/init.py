@@ -27,7 +27,8 @@ def command(
     lines = [
         f"rookery run {named} --seeds 3",
         f"rookery list options {named}",
-        f"rookery compare {named} --algorithms FedBiO,MeFBO,SimFBO --set FedBiO.eta_x=2",
+        f"rookery tune {named} --algorithms FedBiO,MeFBO",
+        f"rookery compare {named} --algorithms FedBiO,MeFBO,SimFBO",
         f"rookery sweep {named} --grid eta_x=0.3,1,3",
         f"rookery run {named} --rounds 20 --engine flower --nodes 2",
     ]

@@ -30,25 +30,33 @@ def tuned(
     no_tune: bool = False,
     as_json: bool = False,
     given: Sequence[str] | None = None,
+    keep: bool = False,
 ) -> tuple[list[Settings], bool]:
     """The settings with rates, and whether any were searched for, which is then shown.
 
-    ``given`` names the algorithms whose rates are as the user wants them; None: those of all that have any.
+    ``given`` names the algorithms whose rates are as the user wants them; None: those of all that have any. With ``keep``
+    the same search in the same folder finds the same again without computing it.
     """
     if no_tune:
         return list(all_settings), False
     chosen = [each for each in all_settings if (not has_rates(each) if given is None else each.algorithm not in given)]
     if not chosen:
         return list(all_settings), False
-    if note := note_on_test_data(chosen[0]):
-        print(note, file=sys.stderr)
-    found, tuning = find_rates(chosen, folder, budget, again=given is not None)
+    found, tuning = find_rates(
+        chosen, folder, budget, again=given is not None, keep=keep, ready=lambda: tell_of_test_data(chosen[0])
+    )
     by_name = {each.algorithm: each for each in found}
     if tuning is not None and not as_json:
         Console(stderr=True).print(tuning_table(json.loads((folder / FILE).read_text(encoding="utf-8"))))
         for remark in tuning.remarks:
             print(f"Note: {remark}.", file=sys.stderr)
     return [by_name.get(each.algorithm, each) for each in all_settings], True
+
+
+def tell_of_test_data(settings: Settings) -> None:
+    """Says where a search is judged by the same data as the runs after it."""
+    if note := note_on_test_data(settings):
+        print(note, file=sys.stderr)
 
 
 def rates_from(settings: Settings) -> str:

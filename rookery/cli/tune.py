@@ -24,8 +24,8 @@ from rookery.cli.options import (
     Set,
     TaskOrFile,
 )
-from rookery.cli.output import new_folder, note_on_test_data
-from rookery.cli.rates import as_unit
+from rookery.cli.output import new_folder
+from rookery.cli.rates import as_unit, tell_of_test_data
 from rookery.experiment.settings import settings_of_all, write_toml
 from rookery.experiment.tuned import FILE, Budget, find_rates
 from rookery.report.tuning import tuning_table
@@ -75,11 +75,15 @@ def command(
         raise ValueError(f"--algorithms must be names separated by commas, got {algorithms!r}")
     all_settings = settings_of_all(task, given, names, set_ or [])
     folder = new_folder(all_settings[0], "tuning") if out is None else out
-    if note := note_on_test_data(all_settings[0]):
-        typer.echo(note, err=True)
     same_folder = f" --out {shlex.quote(str(folder))}" if out is None else ""
     with if_stopped(f"Continue with: {command_line()}{same_folder}"):
-        found, tuning = find_rates(all_settings, folder, Budget(budget, as_unit(unit)), again=True)
+        found, tuning = find_rates(
+            all_settings,
+            folder,
+            Budget(budget, as_unit(unit)),
+            again=True,
+            ready=lambda: tell_of_test_data(all_settings[0]),
+        )
     files = {each.algorithm: folder / f"{each.algorithm}.toml" for each in found}
     for each in found:
         write_toml(files[each.algorithm], each.tables())

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import tokenize
 from collections.abc import Mapping
 from types import FunctionType, MethodType
 from typing import Any
@@ -64,7 +65,12 @@ def _tell(value: Any, told: Any, above: list[int]) -> None:
 def _code(function: FunctionType) -> bytes:
     try:
         return inspect.getsource(function).strip().encode()
-    except (OSError, TypeError):  # typed in by hand, or made by a program
+    except (
+        OSError,
+        TypeError,
+        SyntaxError,
+        tokenize.TokenError,
+    ):  # typed in by hand, made by a program, or its file changed
         return function.__code__.co_code + repr(function.__code__.co_names).encode()
 
 

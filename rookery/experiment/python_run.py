@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rookery.experiment.fingerprint import fingerprint
 from rookery.experiment.folder import read_config
 from rookery.experiment.running import Plan, go_in_folder
 from rookery.experiment.source import OWN
-from rookery.experiment.tuned import FILE
+from rookery.experiment.tuned import FILE, JOURNAL, forget
 from rookery.files import write
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
@@ -130,9 +129,9 @@ def _chosen(algorithm: Algorithm | str, folder: Path, problem: tuple[Any, ...], 
             raise ValueError(f"{folder} holds a run with another algorithm: choose another folder")
         return make_algorithm(kind, there.get("algorithm", {}))
     f, clients, x0, y0 = problem
-    found = tune(f, algorithm, clients, x0, y0, folder=folder / "tuning", **how)
+    found = tune(f, algorithm, clients, x0, y0, folder=folder / JOURNAL, **how)
     write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
-    shutil.rmtree(folder / "tuning", ignore_errors=True)
+    forget(folder)
     return found.best
 
 

@@ -85,7 +85,7 @@ def start_run(
 ) -> Solution:
     """Starts a run in a new folder; ``how`` is that of :func:`resume_run`, ``note`` is shown once all is checked.
 
-    ``rates_from`` is told in ``config.toml``: "search", "default", or nothing if they were given or stored.
+    ``rates_from`` is told in ``config.toml``: "default", or nothing if rates were given, stored or found.
     """
     check_new(folder)
     placed = None if engine is None else engine.in_folder(folder)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from rookery.tuning.tune import BUDGET, Aim, Given, Unit, Wanted, search_rates
 
 FILE = "tuning.json"
 """What a search found, in the folder of a run or of a comparison."""
+JOURNAL = "tuning"
+"""The folder of a search that is not done."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Budget:
 
 def has_rates(settings: Settings) -> bool:
     """Whether any rate was given, or is stored for this task: then nothing is searched for."""
-    return any(name in settings.rates for name in declared(settings.source.algorithm(settings.algorithm)))
+    searched = declared(settings.source.algorithm(settings.algorithm))
+    return any(name in settings.rates for name in searched or settings.rates)
 
 
 def find_rates(
@@ -41,25 +44,34 @@ def find_rates(
     budget: Budget,
     *,
     again: bool = False,
+    keep: bool = False,
+    ready: Callable[[], None] = lambda: None,
     progress: bool | None = None,
 ) -> tuple[list[Settings], Tuning | None]:
     """The settings with rates, and how those that had none were found. All have one problem and its numbers in common.
 
     Those that have rates stay as they are, unless ``again``, which searches for those of all. Candidates are judged on
-    held-out training data; test data are not there. A search that was interrupted continues in the same folder.
+    held-out training data; test data are not there. A search that was interrupted continues in the same folder; with
+    ``keep`` so does one that is done, until :func:`forget`. ``ready`` is called when all is checked.
     """
     missing = [each for each in all_settings if again or not has_rates(each)]
     if not missing:
         return list(all_settings), None
-    work = folder / "tuning"
+    work = folder / JOURNAL
     with heard(at_once=False):
         found = search_rates(
-            _aim(missing[0]), [_wanted(each) for each in missing], budget.runs, budget.unit, work, progress
+            _aim(missing[0]), [_wanted(each) for each in missing], budget.runs, budget.unit, work, progress, ready
         )
     folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
-    shutil.rmtree(work, ignore_errors=True)
+    if not keep:
+        forget(folder)
     return [_with_rates(each, found) if each in missing else each for each in all_settings], found
+
+
+def forget(folder: Path) -> None:
+    """Removes the journal of a search that is done."""
+    shutil.rmtree(folder / JOURNAL, ignore_errors=True)
 
 
 def _aim(settings: Settings) -> Aim:

@@ -52,11 +52,13 @@ class Search:
         higher: bool,
         random: bool,
         seed: Sequence[int],
+        start: float | None = None,
         show: Callable[[Progress], None] = lambda progress: None,
     ):
         self.space, self.program, self.rounds, self.runs = space, program, rounds, runs
         self.sign = -1.0 if higher else 1.0
         self.random = random
+        self.start = start
         self.seed = list(seed)
         self.rng = np.random.default_rng([*seed, 1])
         self.show = show
@@ -65,6 +67,10 @@ class Search:
     def cost(self, trial: Trial) -> float:
         """A key by which the best comes first; what diverged comes last."""
         return self.sign * trial.score if trial.alive else float("inf")
+
+    def lasts(self, trial: Trial) -> bool:
+        """Whether it is alive and not worse than the start, where the score there is known."""
+        return trial.alive and (self.start is None or self.cost(trial) <= self.sign * self.start)
 
     def spent(self) -> float:
         """Runs' worth of rounds so far."""
@@ -138,7 +144,8 @@ class Search:
         """Those of a pool that go on to a stage, and new ones near the best of them.
 
         They go on in the order of their scores, but not too many with steps of x alike: after few rounds the longest steps
-        look best, and only more rounds show which of them last. Where one diverges, the next takes its place.
+        look best, and only more rounds show which of them last. Where one diverges, the next takes its place, and where all
+        that went on are worse than the start, further ones go on.
         """
         to, (_, share, fresh) = self._rounds(stage), STAGES[stage]
         queue = self._ordered(pool, stage)
@@ -149,7 +156,7 @@ class Search:
             left = limit - (self.spent() - before) * self.rounds
             step = to - queue[0].rounds
             count = min(self.program.width, int(left / step))
-            if count < 1 and (here or self.spent() > 1.2 * self.runs):
+            if count < 1 and (any(map(self.lasts, here)) or self.spent() > 1.1 * self.runs):
                 break
             part, queue = queue[: max(1, count)], queue[max(1, count) :]
             here += self.advance(part, to, stage)
@@ -179,8 +186,8 @@ class Search:
     def _choose(self, alive: Sequence[Trial]) -> Trial | None:
         """The winner: longer and shorter steps of the best, or other keys for the best two, with what is left."""
         alive = sorted((each for each in alive if each.rounds == self.rounds), key=self.cost)
-        if not alive:
-            return self._rescue()
+        if not alive or not self.lasts(alive[0]):
+            return self._rescue(alive)
         left = int(self.runs - self.spent())
         if left < 1:
             return alive[0]
@@ -212,18 +219,18 @@ class Search:
                 break
         return best
 
-    def _rescue(self) -> Trial | None:
+    def _rescue(self, alive: Sequence[Trial]) -> Trial | None:
         """Nothing lasted to the end: shorter and shorter steps from the best that was seen on the way."""
-        ever = [each for each in self.trials if each.rounds]
+        ever = alive or sorted((t for t in self.trials if t.rounds), key=lambda each: (-each.rounds, each.number))
         if not ever:
             return None
-        place = max(ever, key=lambda each: (each.rounds, -each.number)).place
+        place, tried = ever[0].place, list(alive)
         for shorter in range(1, 7):
             below = {
                 k.name: place[k.name] - shorter * (0.75 if k.scale == "free" else 0.2) * k.grows
                 for k in self.space.knobs
             }
-            trial = self.new(below, 3)
-            if self.advance([trial], self.rounds, 3):
-                return trial
-        return None
+            tried.append(self.new(below, 3))
+            if any(map(self.lasts, self.advance(tried[-1:], self.rounds, 3))):
+                return tried[-1]
+        return self.best(tried)

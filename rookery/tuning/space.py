@@ -148,6 +148,7 @@ def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
         "above 1/L": (0.0, 3.0, False),
         "(0, 1]": (-2.0, 0.0, False),
         "ratio": (-1.0, 1.5, False),
+        "penalty": (0.0, 3.0, False),
         "steps": (-3.0, 0.5, False),
     }
     return ranges[scale]

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -96,8 +96,9 @@ def search_rates(
     unit: Unit,
     folder: Path | None,
     progress: bool | None,
+    ready: Callable[[], None] = lambda: None,
 ) -> Tuning:
-    """The rates of each algorithm; all have the same budget."""
+    """The rates of each algorithm; all have the same budget. ``ready`` is called when all is checked."""
     _check(aim, algorithms, budget, unit)
     started = time.perf_counter()
     programs: dict[str, tuple[Given, Program, Space]] = {}
@@ -110,13 +111,14 @@ def search_rates(
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
     measured = time.perf_counter() - started
+    ready()
     found: dict[str, Found] = {}
     with Display(list(programs), aim.metric or PHI, aim.higher, progress) as display:
         for name, (given, program, space) in programs.items():
             clock = time.perf_counter()
             runs = allowance / (costs[name] * aim.rounds)
-            if isinstance(given, Algorithm):
-                made = _as_given(aim, name, given, program, phi0)
+            if isinstance(given, Algorithm) or not space.knobs:
+                made = _as_given(aim, name, _plain(given), program, phi0)
             else:
                 made = _searched(aim, name, program, space, runs, phi0, calls, display)
             if made is not None:
@@ -228,6 +230,7 @@ def _searched(
         higher=aim.higher,
         random=not whole,
         seed=[int(word) for word in np.asarray(jax.random.key_data(as_key(aim.key)))],
+        start=phi0 if aim.metric is None else None,
         show=lambda progress: display.show(name, progress),
     )
     winner = search.run()

@@ -46,7 +46,7 @@ def test_list():
     assert all(name in rookery("list", "datasets").output for name in DATASETS)
     rows = {row["algorithm"]: row for row in json.loads(rookery("list", "algorithms", "--json").output)}
     assert rows["FedAvg"]["constraints"] == "y"
-    assert "choose algorithms, tasks or datasets, got 'models'" in rookery("list", "models", code=2).stderr
+    assert "choose algorithms, tasks, datasets or options, got 'models'" in rookery("list", "models", code=2).stderr
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_lists_fit_into_80_columns_and_cut_no_name():
 def test_version_and_help():
     assert importlib.metadata.version("rookery") in rookery("--version").output
     assert "Print the version and exit." in rookery("--help").output
-    for name in ("run", "resume", "compare", "sweep", "report", "list", "demo"):
+    for name in ("run", "resume", "compare", "tune", "sweep", "report", "list", "demo"):
         assert "Example" in rookery(name, "--help").output, name
 
 
@@ -91,6 +91,8 @@ BAD = {
     "resume": (["resume", "."], "holds no run: there is no config.toml in it"),
     "report": (["report", "nowhere"], "nowhere is not a folder of a run"),
     "compare": (["compare", *HYPER, "--algorithms", "MeFBO,mefbo"], "--algorithms must be different names"),
+    "budget": (["tune", *HYPER, "--budget", "1"], "budget must be at least 3"),
+    "unit": (["tune", *HYPER, "--unit", "hours"], "--unit must be rounds, calls or bytes, got 'hours'"),
     "sweep": (["sweep", *HYPER], "sweep needs either --grid"),
     "grid": (["sweep", *HYPER, "--grid", "gamma_x=a,b"], "--grid must be NAME=V1,V2"),
     "grid name": (["sweep", *HYPER, "--grid", "gama_x=1"], "there is no 'gama_x'; did you mean 'gamma_x'?"),
@@ -139,12 +141,17 @@ def test_debug_shows_where():
 STOPS = {
     "run": (["run", *HYPER, "--out", "one"], "start_run", "Continue with: rookery resume one"),
     "compare": (
-        ["compare", *HYPER, "--algorithms", "FedBiO"], "start_run",
+        ["compare", *HYPER, "--algorithms", "FedBiO", "--no-tune"], "start_run",
         "Continue with: rookery the line --out runs/hyper-representation-comparison-1",
     ),
     "compare there": (
-        ["compare", *HYPER, "--algorithms", "FedBiO", "--out", "here"], "start_run", "Continue with: rookery the line"
+        ["compare", *HYPER, "--algorithms", "FedBiO", "--no-tune", "--out", "here"], "start_run",
+        "Continue with: rookery the line",
     ),
+    "tune": (
+        ["tune", *HYPER], "find_rates", "Continue with: rookery the line --out runs/hyper-representation-tuning-1"
+    ),
+    "tune there": (["tune", *HYPER, "--out", "here"], "find_rates", "Continue with: rookery the line"),
     "sweep": (
         ["sweep", *HYPER, "--grid", "gamma_x=1"], "sweep",
         "Nothing of a sweep is kept. Start it again with: rookery the line",
@@ -193,14 +200,14 @@ def test_run_report_and_run_again(tmp_path):
 
 @pytest.mark.slow
 def test_runs_get_folders_of_their_own(tmp_path):
-    task = ["hyper-representation", "--algorithm", "FedAvg", *SMALL]
+    task = ["hyper-representation", "--algorithm", "FedAvg", "--no-tune", *SMALL]
     for number in (1, 2):
         assert f"runs/hyper-representation-FedAvg-{number}" in rookery("run", *task).output
 
 
 @pytest.mark.slow
 def test_compare(tmp_path):
-    arguments = ["compare", *HYPER, "--algorithms", "FedBiO, FedAvg", "--seeds", 2, "--out", "both"]
+    arguments = ["compare", *HYPER, "--algorithms", "FedBiO, FedAvg", "--seeds", 2, "--no-tune", "--out", "both"]
     output = rookery(*arguments).output
     assert "FedBiO" in output
     assert "FedAvg" in output

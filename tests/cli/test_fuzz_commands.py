@@ -27,11 +27,14 @@ LINES = (
     "run ridge.py --rounds 3 --set size=5 --set FedBiO.eta_x=1 --out own",
     "compare ridge.py:make --algorithms FedBiO,MeFBO --set FedBiO.eta_x=0.1 --set gamma_x=1 --out own",
     "sweep ridge.py --grid eta_x=0.1,0.2 --out own",
+    "tune ridge.py --algorithms FedBiO,MeFBO --budget 5 --unit calls --rounds 3 --out own",
+    "tune settings.toml --json",
     "list options ridge.py --json",
     "init new",
     "resume one --checkpoint-seconds 0 --json",
     "resume .",
     "compare hyper-representation --algorithms FedBiO,MeFBO --rounds 3 --seeds 2 --out both",
+    "compare hyper-representation --algorithms FedBiO,FedNest --no-tune --budget 4 --unit bytes",
     "sweep hyper-representation --algorithm FedBiO --grid eta_x=0.1,0.2 --grid eta_y+eta_z=1 --lanes 4 --out s",
     "sweep fair-classification --random eta_x=0.001..1 --trials 3 --seeds 2",
     "report one two --out page.html --title Two",
@@ -80,6 +83,12 @@ def lines(draw):
     return words
 
 
+def found_nothing(all_settings, folder, *_, **__):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tuning.json").write_text('{"metric": "phi", "higher_is_better": false, "rounds": 1, "algorithms": {}}')
+    return list(all_settings), None
+
+
 def did_nothing(*_, **__):
     return SimpleNamespace(diverged=(), lanes=1, rounds=1)
 
@@ -110,6 +119,8 @@ def somewhere(tmp_path, monkeypatch):
     for command in (run, resume):
         monkeypatch.setattr(command, "finish", lambda folder, work, as_json: work())
     monkeypatch.setattr("rookery.cli.reproduce.tune", lambda *_: {})
+    for where in ("rates", "tune"):
+        monkeypatch.setattr(f"rookery.cli.{where}.find_rates", found_nothing)
     monkeypatch.setattr(
         "rookery.cli.sweep.sweep", lambda settings, tried, *_, **__: [Trial(each, np.ones(1)) for each in tried]
     )

@@ -87,9 +87,10 @@ def test_sweep_and_its_best(here):
 def test_rounds_that_nobody_gave_are_told(here):
     assert "rounds: neither" not in rookery("run", "ridge.py").stderr
     (here / "plain.py").write_text(PLAIN.replace("rounds, local_steps", "_, local_steps"))
-    told = rookery("run", "plain.py", "--algorithm", "FedBiO").stderr
+    told = rookery("run", "plain.py", "--algorithm", "FedBiO", "--no-tune").stderr
     assert told.strip() == "100 rounds: neither --rounds nor plain.py says how many."
-    assert "rounds: neither" not in rookery("run", "plain.py", "--algorithm", "FedBiO", "--rounds", 3).stderr
+    line = ["run", "plain.py", "--algorithm", "FedBiO", "--rounds", 3, "--no-tune"]
+    assert "rounds: neither" not in rookery(*line).stderr
 
 
 def test_list_options():
@@ -104,12 +105,12 @@ def test_init_writes_a_problem_that_runs(here):
     told = rookery("init", "study").output
     assert (here / "study" / "my_problem.py").exists()
     lines = [line.split()[1:] for line in told.splitlines() if line.startswith("  rookery")]
-    assert [line[0] for line in lines] == ["run", "list", "compare", "sweep", "run"]
+    assert [line[0] for line in lines] == ["run", "list", "tune", "compare", "sweep", "run"]
     assert "study/my_problem.py is there already" in rookery("init", "study", code=2).stderr
     last = json.loads(rookery(*lines[0], "--json").stdout)
     assert last["metric"] == "test_error"
     assert max(last["final"]["test_error"]) < 0.7  # 1 is what a constant predicts
-    assert rookery(*lines[1]).output.splitlines() == ["clients = 5", "penalty = -2.0", "test = 0.2"]
+    assert rookery(*lines[1]).output.splitlines() == ["clients = 5", "penalty = 0.0", "test = 0.2"]
 
 
 @pytest.mark.slow
@@ -124,7 +125,7 @@ def test_what_init_says_runs():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ridge.py", "plain.py"])
 def test_a_module_on_nodes_is_as_in_the_simulator(here, name):
-    line = ["run", name, "--algorithm", "FedBiO", "--rounds", 4, "--batch-size", 4, "--seed", 3]
+    line = ["run", name, "--algorithm", "FedBiO", "--rounds", 4, "--batch-size", 4, "--seed", 3, "--no-tune"]
     rookery(*line, "--out", "here")
     rookery(*line, "--out", "nodes", "--engine", "flower", "--nodes", 2)
     one, other = (read_run(here / folder) for folder in ("here", "nodes"))

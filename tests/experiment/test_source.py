@@ -264,9 +264,9 @@ def test_rk_run_leaves_a_folder_and_goes_on(made, here, monkeypatch):
     assert read_run(here / "whole").metric == "loss"
     saved = []
 
-    def stop(folder, state, *rest):
-        save(folder, state, *rest)
-        saved.append(int(state.round))
+    def stop(folder, checkpoint, *rest):
+        save(folder, checkpoint, *rest)
+        saved.append(int(checkpoint.state.round))
         raise Stop
 
     from rookery.experiment import running

@@ -45,6 +45,15 @@ def test_by_name_it_is_solved_whatever_the_units(unit):
     np.testing.assert_allclose(solution.x, [2.0, 3.0], atol=0.05)
 
 
+@pytest.mark.parametrize(("rounds", "key"), [(15, 0), (30, 1)])
+def test_rates_that_are_found_do_not_lead_away(rounds, key):
+    """After few rounds long steps look best, and all that go on with them may end far off: then others go on."""
+    problem, clients, x0, y0 = quadratic()
+    found = rk.tune(problem, "FedBiO", clients, x0, y0, rounds=rounds, key=key)
+    assert found.found["FedBiO"].score < 10 < found.found["FedBiO"].start
+    assert found.found["FedBiO"].spent["rounds"] <= 9.5 * rounds
+
+
 def test_a_tuning_tells_all():
     problem, clients, x0, y0 = quadratic()
     found = rk.tune(problem, ["FedBiO", rk.SimFBO(eta_x=1e-6, gamma_x=1e-6)], clients, x0, y0, rounds=ROUNDS)
