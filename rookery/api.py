@@ -1,6 +1,7 @@
 """``rk.solve``, ``rk.solve_many`` and ``rk.tune``."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +84,11 @@ def solve(
         problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
         batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
     )  # fmt: skip
-    solution = make_rounds(prepare(given), rounds, every, progress, start)
+    with warnings.catch_warnings():
+        if found is not None:
+            warnings.simplefilter("ignore")  # the search has said it
+        prepared = prepare(given)
+    solution = make_rounds(prepared, rounds, every, progress, start)
     for remark in solution.remarks:
         warn(remark)
     told = () if found is None else found.remarks

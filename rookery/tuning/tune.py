@@ -2,7 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -157,14 +159,24 @@ def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepa
     Also one of the preparations that it took to find that out.
     """
     cheapest, prepared = math.inf, None
-    for each in algorithms:
-        prepared = _prepared(aim, [each], None)
+    for number, each in enumerate(algorithms):
+        with _warning_once(number == 0):
+            prepared = _prepared(aim, [each], None)
         setting = prepared.run.setting
         tau, slots = _mean_steps(setting), setting.participation.slots(setting.clients.n)
         calls = [pair for cost in prepared.run.costs or () for pair in cost.calls.values()]
         cheapest = min(cheapest, sum(once + each * tau for once, each in calls) * slots * aim.rounds)
     assert prepared is not None
     return prepared, Effort.within(0.15 * budget * cheapest / (JUDGEMENTS * budget / BUDGET * aim.clients.n))
+
+
+@contextmanager
+def _warning_once(first: bool) -> Iterator[None]:
+    """What a preparation warns of is said by the first of many."""
+    with warnings.catch_warnings():
+        if not first:
+            warnings.simplefilter("ignore")
+        yield
 
 
 def _mean_steps(setting: Setting) -> float:
@@ -191,7 +203,8 @@ def _program(aim: Aim, given: Given, space: Space, anchor: Array, effort: Effort
         lanes = [given] * WIDTH
     else:
         lanes = [space.algorithm(place) for place in space.spread(WIDTH, np.random.default_rng(0))]
-    prepared = _prepared(aim, lanes, aim.how.get("evaluate") if aim.metric is not None else None)
+    with _warning_once(False):
+        prepared = _prepared(aim, lanes, aim.how.get("evaluate") if aim.metric is not None else None)
     if aim.metric is not None:
         check_metric(aim.metric, Evaluation(prepared)(prepared.run.initial_state()))
     key = as_key(aim.key)
@@ -290,17 +303,13 @@ def _remarks(
     for knob, edge in edges.items():
         said.append(f"the best {knob} is among the {edge} that were tried; a larger budget would look further")
     if space.learns_x and before is not None:
-        last = [
-            each.score
-            for each in search.trials
-            if each.alive and each.rounds == aim.rounds and each.place is winner.place
-        ]
-        noise = float(np.std(last)) if len(last) > 1 else 0.0
-        gain = (winner.score - before) * (1 if aim.higher else -1)
+        last = _at_end(search, winner) or [winner.score]
+        score, noise = float(np.mean(last)), float(np.std(last)) / len(last) ** 0.5
+        gain = (score - before) * (1 if aim.higher else -1)
         if gain <= max(noise, 1e-3 * abs(before)):
             what = "Φ" if aim.metric is None else aim.metric
             held = "at the start" if aim.metric is None else "with x held at its start"
-            said.append(f"learning x hardly helps: {what} is {winner.score:.6g}, {before:.6g} {held}")
+            said.append(f"learning x hardly helps: {what} is {score:.6g}, {before:.6g} {held}")
     return tuple(said)
 
 
@@ -351,6 +360,6 @@ def _identity(aim: Aim, budget: float, unit: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def simulator(engine: Engine | None) -> Engine:
-    """What a search runs on: the given engine if it makes several runs at once, else the simulator."""
-    return engine if engine is not None and engine.batches else Simulator()
+def simulator(engine: Any) -> Any:
+    """What a search runs on: the simulator, unless the given engine makes several runs at once; what is none is refused."""
+    return Simulator() if engine is None or (isinstance(engine, Engine) and not engine.batches) else engine
