@@ -194,15 +194,29 @@ class Search:
         if not self.random or len(self.program.keys) == 1:
             return self._climb(alive[0], left)
         rivals = alive[:2]
-        again = [self.new(each.place, 3, key=1 + k) for k in range(max(1, left // len(rivals))) for each in rivals]
-        again = again[:left]
-        self.advance(again, self.rounds, 3)
+        again = [(each, key) for key in range(1, 1 + max(1, left // len(rivals))) for each in rivals][:left]
+        self.advance([self.new(each.place, 3, key) for each, key in again], self.rounds, 3)
+        best = min(rivals, key=self._mean)
+        shorter = 0
+        while self.start is not None and self._mean(best) > self.sign * self.start and shorter < 3:
+            shorter += 1
+            best = self._shorter(best, 0.5 * shorter)  # what was good with one key was luck
+        return best
 
-        def mean(trial: Trial) -> float:
-            scores = [self.cost(trial)] + [self.cost(each) for each in again if each.place is trial.place]
-            return float(np.mean(scores))
+    def _mean(self, trial: Trial) -> float:
+        """The mean cost of a trial's rates over the keys that they were tried with to the end."""
+        same = [each for each in self.trials if each.place is trial.place and each.stage == 3]
+        return float(np.mean([self.cost(each) for each in same] or [self.cost(trial)]))
 
-        return min(rivals, key=mean)
+    def _shorter(self, trial: Trial, decades: float) -> Trial:
+        """The same with shorter steps of x, tried with two keys; or the trial itself if that is no better."""
+        knob = self.space.free
+        if knob is None:
+            return trial
+        place = {**trial.place, knob.name: trial.place[knob.name] - decades}
+        made = [self.new(place, 3, key) for key in range(2)]
+        self.advance(made, self.rounds, 3)
+        return min(trial, made[0], key=self._mean)
 
     def _climb(self, best: Trial, left: int) -> Trial:
         """Longer steps of x as long as they are better, else shorter ones."""

@@ -178,6 +178,7 @@ def test_a_run_that_was_interrupted_in_its_search_goes_on_with_the_same_command(
     assert (here / "run" / "result.safetensors").read_bytes() == (here / "other" / "result.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_comparison_that_was_interrupted_does_not_search_again(here, monkeypatch):
     line = ["compare", "named.py", "--algorithms", "FedBiO,SimFBO", *QUICK, "--out", "c"]
 

@@ -89,7 +89,7 @@ def test_the_setting_itself_is_fine():
     ):
         x0 = None if problem is WEIGHTING else X
         with pytest.raises(AssertionError, match="compiled loop"):
-            solve(problem, algorithm, x0=x0, batch_size=2)
+            solve(problem, rk.registry[algorithm](), x0=x0, batch_size=2)
     with pytest.raises(AssertionError, match="compiled loop"):
         many(keys=[0, 1])
 

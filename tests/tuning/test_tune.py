@@ -132,6 +132,7 @@ def test_it_says_when_learning_x_hardly_helps():
         rk.tune(rk.Bilevel(upper, lower, rk.Box(-1.0, 1.0)), "FedBiO", clients, jnp.zeros(2), jnp.zeros(2), rounds=20)
 
 
+@pytest.mark.slow
 def test_budgets_are_equal_in_the_unit_that_was_asked_for():
     problem, clients, x0, y0 = quadratic()
     found = rk.tune(problem, ["FedBiO", "FedNest"], clients, x0, y0, rounds=20, unit="calls").found
