@@ -1,5 +1,6 @@
 """The federation's data: one flat pytree of examples and a table of who holds which, never n padded copies."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,6 +92,12 @@ class Split(eqx.Module):
         split._set_sizes(np.full(clients, total), np.zeros(clients, int))
         return split
 
+    def some(self, chosen: np.ndarray, most: int) -> "Split":
+        """The first ``most`` examples of some clients; nothing is copied."""
+        part = copy.copy(self)
+        part._set_sizes(np.minimum(np.asarray(self.size)[chosen], most), np.asarray(self.start)[chosen])
+        return part
+
     @property
     def clients(self) -> int:
         """The number of clients."""
@@ -148,6 +155,16 @@ class Clients(eqx.Module):
     def n(self) -> int:
         """The number of clients."""
         return self.lower.clients
+
+    def some(self, chosen: np.ndarray, most: int) -> "Clients":
+        """Some of these clients with at most ``most`` examples each, their weights summing to 1; nothing is copied."""
+        part = copy.copy(self)
+        lower = self.lower.some(chosen, most)
+        weights = np.asarray(self.weights, np.float64)[chosen]
+        object.__setattr__(part, "lower", lower)
+        object.__setattr__(part, "upper", lower if self.upper is self.lower else self.upper.some(chosen, most))
+        object.__setattr__(part, "weights", jnp.asarray(weights / weights.sum(), self.weights.dtype))
+        return part
 
     def share_server(self) -> "Clients":
         """These clients with the server's data as everybody's upper data (one copy), for ``as_bilevel()``."""

@@ -15,6 +15,7 @@ from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State, with_dtype
 from rookery.algorithms.registry import name_of
 from rookery.engines.base import Run
+from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
 from rookery.problem.oracles import UNITS
 from rookery.solving.evaluate import Evaluation
@@ -77,11 +78,13 @@ class Program:
         metric: str | None,
         like: tuple[Any, Any],
         anchor: Array,
+        judges: Clients | None = None,
         effort: Effort = FULL,
         journal: Journal | None = None,
     ):
         self.prepared, self.keys, self.metric, self.like = prepared, [as_key(key) for key in keys], metric, like
         self.anchor, self.effort = anchor, effort
+        self.judges = prepared.run.setting.clients if judges is None else judges
         self.journal = journal or Journal()
         self.name = name_of(type(prepared.run.setting.algorithm))
         self.run = prepared.run
@@ -136,7 +139,7 @@ class Program:
             for unit, amount in (("rounds", made), ("calls", calls), ("bytes", sent)):
                 trial.spent[unit] = trial.spent.get(unit, 0) + amount
             if self.metric is None and not trial.diverged:
-                trial.spent["calls"] += self.effort.products * self.run.setting.clients.n
+                trial.spent["calls"] += self.effort.products * self.judges.n
             trial.rounds = trial.rounds + made if trial.diverged else to
             trial.score = float("nan") if trial.diverged else float(scores[lane])
             trial.state = (
@@ -152,7 +155,7 @@ class Program:
     def _judge(self, prepared: Prepared, state: State, count: int) -> np.ndarray:
         if self.metric is not None:
             return np.asarray(Evaluation(prepared)(state)[self.metric], float)
-        flat, clients = self.run.setting.flat, self.run.setting.clients
+        flat, clients = self.run.setting.flat, self.judges
         output = self.run.setting.algorithm.output
         xs, ys = jax.vmap(output)(state.server, state.keep)
 

@@ -36,6 +36,7 @@ from rookery.tuning.journal import Journal
 from rookery.tuning.judge import Effort
 from rookery.tuning.measure import measure
 from rookery.tuning.result import Found, Tuning
+from rookery.tuning.sample import sample
 from rookery.tuning.search import LEAST, Search
 from rookery.tuning.space import Space
 from rookery.tuning.trials import WIDTH, Program, Trial
@@ -104,12 +105,12 @@ def search_rates(
     _check(aim, algorithms, budget, unit)
     started = time.perf_counter()
     programs: dict[str, tuple[Given, Program, Space]] = {}
-    first, effort = _effort(aim, algorithms, budget)
-    scales, phi0, calls, anchor = _scales(aim, first, effort)
+    first, effort, judges = _effort(aim, algorithms, budget)
+    scales, phi0, calls, anchor = _scales(aim, first, effort, judges)
     journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, budget, unit))
     for each in algorithms:
         space = Space.of(each.kind, scales, each.fixed) if isinstance(each, Wanted) else Space.of(type(each), scales)
-        programs[_name(each)] = each, _program(aim, each, space, anchor, effort, journal), space
+        programs[_name(each)] = each, _program(aim, each, space, (anchor, judges, effort, journal)), space
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
     measured = time.perf_counter() - started
@@ -153,21 +154,34 @@ def _check(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -> N
         check_solves(_plain(each), aim.problem)
 
 
-def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepared, Effort]:
-    """How much a judgement may cost: all of them together about a seventh of the cheapest algorithm's search.
+def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepared, Effort, Clients]:
+    """How much a judgement may cost, and on whose data: all of them together about a seventh of the cheapest search.
 
     Also one of the preparations that it took to find that out.
     """
-    cheapest, prepared = math.inf, None
+    cheapest, examples, prepared = math.inf, math.inf, None
     for number, each in enumerate(algorithms):
         with _warning_once(number == 0):
             prepared = _prepared(aim, [each], None)
         setting = prepared.run.setting
         tau, slots = _mean_steps(setting), setting.participation.slots(setting.clients.n)
-        calls = [pair for cost in prepared.run.costs or () for pair in cost.calls.values()]
-        cheapest = min(cheapest, sum(once + each * tau for once, each in calls) * slots * aim.rounds)
+        pairs = [pair for cost in prepared.run.costs or () for pair in cost.calls.values()]
+        calls = sum(once + more * tau for once, more in pairs) * slots * aim.rounds
+        cheapest, examples = min(cheapest, calls), min(examples, calls * _batch(setting))
     assert prepared is not None
-    return prepared, Effort.within(0.15 * budget * cheapest / (JUDGEMENTS * budget / BUDGET * aim.clients.n))
+    share = 0.15 * BUDGET / JUDGEMENTS
+    judges = sample(aim.problem, aim.clients, slots, share * examples / Effort.within(0).products)
+    return prepared, Effort.within(share * cheapest / judges.n), judges
+
+
+def _batch(setting: Setting) -> float:
+    """Examples of an oracle call, on average over the two levels."""
+    splits = setting.clients.lower, setting.clients.upper
+    sizes = [
+        each.total / each.clients if size is None else size
+        for each, size in zip(splits, setting.batch_size, strict=True)
+    ]
+    return sum(sizes) / 2
 
 
 @contextmanager
@@ -183,11 +197,11 @@ def _mean_steps(setting: Setting) -> float:
     return (setting.steps.low + setting.steps.high) / 2
 
 
-def _scales(aim: Aim, prepared: Prepared, effort: Effort) -> tuple[Scales, float, int, Array]:
+def _scales(aim: Aim, prepared: Prepared, effort: Effort, judges: Clients) -> tuple[Scales, float, int, Array]:
     """Measured once for all algorithms."""
     setting = prepared.run.setting
     x0 = setting.flat.x.unravel(prepared.run.x[0])
-    return measure(aim.problem, aim.clients, x0, aim.y0, aim.rounds, _mean_steps(setting), effort)
+    return measure(aim.problem, judges, x0, aim.y0, aim.rounds, _mean_steps(setting), effort)
 
 
 def _prepared(aim: Aim, algorithms: Sequence[Given], evaluate: Any) -> Prepared:
@@ -197,7 +211,7 @@ def _prepared(aim: Aim, algorithms: Sequence[Given], evaluate: Any) -> Prepared:
     return prepare(many(aim.problem, lanes, aim.clients, aim.x0, aim.y0, keys=keys, evaluate=evaluate, **how))
 
 
-def _program(aim: Aim, given: Given, space: Space, anchor: Array, effort: Effort, journal: Journal) -> Program:
+def _program(aim: Aim, given: Given, space: Space, judging: tuple[Any, ...]) -> Program:
     lanes: list[Algorithm]
     if isinstance(given, Algorithm):
         lanes = [given] * WIDTH
@@ -211,7 +225,7 @@ def _program(aim: Aim, given: Given, space: Space, anchor: Array, effort: Effort
     keys = [key, *(fold(key, "tuning", number) for number in range(1, KEYS))]
     flat = prepared.run.setting.flat
     like = flat.x.unravel(prepared.run.x[0]), flat.y.unravel(prepared.run.y[0])
-    return Program(prepared, keys, aim.metric, like, anchor, effort, journal)
+    return Program(prepared, keys, aim.metric, like, *judging)
 
 
 def _cost_of_round(program: Program, unit: Unit) -> float:
