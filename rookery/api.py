@@ -134,6 +134,7 @@ def solve_many(
     same shapes) and ``keys`` may be lists, ``x0``, ``y0`` and ``evaluate`` (Equinox modules) may be ``rk.Lanes([...])``;
     all lists have the same length, the number of lanes, and what is not a list is the same for all. Arrays that are
     equal in all lanes are stored once. The other arguments are those of :func:`solve`.
+    An algorithm that is given by its name has its default rates here; :func:`tune` finds better ones.
 
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
     ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was. Remarks about lanes are in
