@@ -189,7 +189,9 @@ def test_everything_is_stopped_after_an_error(tmp_path):
     world = World(tmp_path, rk.MeFBO())
     broken = tmp_path / "broken.py"
     broken.write_text("raise RuntimeError('this site is not ready')")
-    with pytest.raises(rk.FederationError, match=r"node-0 cannot take part: RuntimeError: this site is not ready"):
+    with pytest.raises(
+        rk.FederationError, match=r"node-0 cannot take part: .*broken.py, line 1: .*this site is not ready"
+    ):
         world.solve(4, engine=rk.Flower(nodes=1, problem=str(broken)))
 
     def stop(x, y):
