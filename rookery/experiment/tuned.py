@@ -1,9 +1,8 @@
 """Settings whose rates are searched for, on held-out data, before a run is made of them."""
 
-import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,4 @@ def _with_rates(settings: Settings, found: Tuning) -> Settings:
         raise ValueError(
             f"every configuration of {settings.algorithm} that was tried diverged: give its rates with --set"
         )
-    algorithm = found.algorithms[settings.algorithm]
-    told: Mapping[str, Any] = tell_algorithm(algorithm)["rates"]
-    names = {f.name for f in dataclasses.fields(algorithm)}
-    return replace(settings, rates={name: value for name, value in told.items() if name in names})
+    return replace(settings, rates=tell_algorithm(found.algorithms[settings.algorithm])["rates"])

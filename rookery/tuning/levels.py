@@ -31,12 +31,6 @@ class Levels:
     own: int | None
     """How many lower levels lie side by side; None if there is one for all."""
 
-    def vector(self, y: Any) -> Array:
-        """y of a solution as one vector; with lower levels of their own, clients have a leading axis."""
-        if self.own is None:
-            return self.flat.y.ravel(y)
-        return jax.vmap(self.flat.y.ravel)(y).reshape(-1)
-
     def start(self, y: Any) -> Array:
         """The start y, the same for all clients, as one vector."""
         return jnp.tile(self.flat.y.ravel(y), self.own or 1)

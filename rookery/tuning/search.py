@@ -30,7 +30,6 @@ LEAST = 3.0
 class Progress:
     """What a search is doing, for whoever shows it."""
 
-    algorithm: str
     stage: int
     left: int
     """Candidates that are still in it."""
@@ -98,7 +97,7 @@ class Search:
             here = [each for each in self.trials if each.rounds == to]
             best = self.best(here)
             left = sum(each.alive for each in self.trials if each.stage == stage)
-            self.show(Progress("", stage, left, None if best is None else best.score, self.spent() / self.runs))
+            self.show(Progress(stage, left, None if best is None else best.score, self.spent() / self.runs))
         return [each for each in trials if each.alive]
 
     def run(self) -> Trial | None:

@@ -23,6 +23,7 @@ from rookery.engines.base import Engine
 from rookery.engines.simulator import Simulator
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key, fold
+from rookery.problem.oracles import UNITS
 from rookery.problem.participation import Full
 from rookery.problem.problems import Problem
 from rookery.problem.validation import check_count
@@ -105,9 +106,9 @@ def search_rates(
     _check(aim, algorithms, budget, unit)
     started = time.perf_counter()
     programs: dict[str, tuple[Given, Program, Space]] = {}
-    first, effort, judges = _effort(aim, algorithms, budget)
+    first, effort, judges = _effort(aim, algorithms)
     scales, phi0, calls, anchor = _scales(aim, first, effort, judges)
-    journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, budget, unit))
+    journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, algorithms, budget, unit))
     for each in algorithms:
         space = Space.of(each.kind, scales, each.fixed) if isinstance(each, Wanted) else Space.of(type(each), scales)
         programs[_name(each)] = each, _program(aim, each, space, (anchor, judges, effort, journal)), space
@@ -154,7 +155,7 @@ def _check(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -> N
         check_solves(_plain(each), aim.problem)
 
 
-def _effort(aim: Aim, algorithms: Sequence[Given], budget: float) -> tuple[Prepared, Effort, Clients]:
+def _effort(aim: Aim, algorithms: Sequence[Given]) -> tuple[Prepared, Effort, Clients]:
     """How much a judgement may cost, and on whose data: all of them together about a seventh of the cheapest search.
 
     Also one of the preparations that it took to find that out.
@@ -237,9 +238,7 @@ def _cost_of_round(program: Program, unit: Unit) -> float:
     with program.prepared.engine.open(replace(run, start=state)) as session:
         _, activity = session.advance(state, 1)
         counted = counters(run.lanes, session.costs, np.asarray(activity, np.int64))
-    names = (
-        ("bytes_up", "bytes_down") if unit == "bytes" else tuple(n for n in counted if not n.startswith(("byt", "exc")))
-    )
+    names = ("bytes_up", "bytes_down") if unit == "bytes" else UNITS
     return max(1.0, float(sum(counted[name][0] for name in names)))
 
 
@@ -264,9 +263,7 @@ def _searched(
     if winner is None:
         return None
     frozen = _frozen_score(search, winner) if controlled else None
-    alike = [
-        each.score for each in search.trials if each.place is winner.place and each.alive and each.rounds == aim.rounds
-    ]
+    alike = _at_end(search, winner)
     edges = space.edges(winner.place, [each.place for each in search.trials])
     start = phi0 if aim.metric is None else None
     remarks = _remarks(aim, space, winner, search, edges, start if frozen is None else frozen)
@@ -362,14 +359,15 @@ def _numbers(rates: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _identity(aim: Aim, budget: float, unit: str) -> dict[str, Any]:
+def _identity(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -> dict[str, Any]:
     """What a search depends on, as far as it can be told: a journal of another one is refused."""
     arrays = [np.asarray(leaf, float).sum() for leaf in jax.tree.leaves((aim.x0, aim.y0))]
     sizes = [int(leaf.size) for leaf in jax.tree.leaves(aim.clients) if hasattr(leaf, "size")]
     key = [int(word) for word in np.asarray(jax.random.key_data(as_key(aim.key)))]
     how = {name: repr(value) for name, value in aim.how.items() if name not in ("evaluate", "engine")}
     return {
-        "rounds": aim.rounds, "budget": [float(budget), unit], "key": key, "metric": aim.metric, "start": arrays,
+        "rounds": aim.rounds, "algorithms": [repr(_plain(each)) for each in algorithms],
+        "budget": [float(budget), unit], "key": key, "metric": aim.metric, "start": arrays,
         "data": sizes, "how": how,
     }  # fmt: skip
 
