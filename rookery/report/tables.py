@@ -178,7 +178,7 @@ def _best_text(history: History, metric: str, higher_is_better: bool, percent: b
         return ""
     first, last = rounds[fine].min(), rounds[fine].max()
     when = f"{first:.0f}" if first == last else f"{first:.0f}–{last:.0f}"
-    return f"\nbest {_shown(values[fine].mean(), percent)} ({when})"
+    return f"\nbest {_shown(values[fine].mean(), percent)}\n({when})"
 
 
 def _shown(value: float, percent: bool) -> str:

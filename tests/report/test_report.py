@@ -416,11 +416,14 @@ def test_what_was_better_before_the_end():
     np.testing.assert_array_equal(values, history["accuracy"].max(0))
     np.testing.assert_array_equal(rounds, history["round"][history["accuracy"].argmax(0)])
     text = shown_table({"FedBiO": history}, "accuracy", "")
-    assert f"best {100 * values.mean():.2f} ({rounds.min():.0f}–{rounds.max():.0f})" in text
+    assert f"best {100 * values.mean():.2f}" in text
+    assert f"({rounds.min():.0f}–{rounds.max():.0f})" in text
     counters = ("exchanges", "bytes_up", "bytes_down", *UNITS, "seconds")
     rising = rows_of(round=[0, 1], **{name: [0, 1] for name in counters}, loss=[1.0, 2.0])
     assert "best" not in shown_table({"a": rising}, "loss", "")
-    assert "best 1 (0)" in shown_table({"a": rising}, "loss", "", higher_is_better=False)
+    told = shown_table({"a": rising}, "loss", "", higher_is_better=False)
+    assert "best 1" in told
+    assert "(0)" in told
     bad = with_bad_seed(sample_run("FedBiO"), "frozen").history
     assert np.isnan(peaks(bad, "accuracy", True)[1]).tolist() == [False, True, False]
 
