@@ -13,9 +13,9 @@ class Dataset:
     """
 
     name: str
-    train_images: np.ndarray
+    train_inputs: np.ndarray
     train_labels: np.ndarray
-    test_images: np.ndarray
+    test_inputs: np.ndarray
     test_labels: np.ndarray
     mean: float | tuple[float, ...]
     deviation: float | tuple[float, ...]
@@ -28,7 +28,7 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of an image."""
-        return self.train_images.shape[1:]
+        return self.train_inputs.shape[1:]
 
     @property
     def pixels(self) -> int:
@@ -42,8 +42,8 @@ class Dataset:
         test, train = np.split(order, [round(fraction * count)])
         return replace(
             self,
-            train_images=self.train_images[train],
+            train_inputs=self.train_inputs[train],
             train_labels=self.train_labels[train],
-            test_images=self.train_images[test],
+            test_inputs=self.train_inputs[test],
             test_labels=self.train_labels[test],
         )

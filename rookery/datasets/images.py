@@ -29,7 +29,7 @@ def load(name: str) -> Dataset:
     if name == "omniglot":
         raise ValueError("name='omniglot': has alphabets instead of a training and a test part; use load_omniglot()")
     data = digits() if name == "digits" else _read(name)
-    for array in (data.train_images, data.train_labels, data.test_images, data.test_labels):
+    for array in (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels):
         array.flags.writeable = False
     return data
 

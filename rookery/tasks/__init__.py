@@ -1,15 +1,15 @@
 """The learning problems people come for: data to clients, losses, model, metrics. One module a task."""
 
-from rookery.tasks.auroc import AUROC
-from rookery.tasks.client_weighting import CLIENT_WEIGHTING
-from rookery.tasks.data_cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS
-from rookery.tasks.fair_classification import FAIR_CLASSIFICATION
-from rookery.tasks.few_shot import FEW_SHOT
-from rookery.tasks.hyper_representation import HYPER_REPRESENTATION
-from rookery.tasks.loss_tuning import LOSS_TUNING
+from rookery.tasks.cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS
+from rookery.tasks.fairness import FAIR_CLASSIFICATION
+from rookery.tasks.few_examples import FEW_SHOT
+from rookery.tasks.imbalance import LOSS_TUNING
 from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX
+from rookery.tasks.ranking import AUROC
+from rookery.tasks.representation import HYPER_REPRESENTATION
 from rookery.tasks.task import Defaults, Recipe, Task
 from rookery.tasks.toy_weighting import TOY_WEIGHTING
+from rookery.tasks.trust import CLIENT_WEIGHTING
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe

@@ -9,7 +9,7 @@ from jax import Array
 
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel, Minimax
-from rookery.tasks.images import Example
+from rookery.tasks.inputs import Example
 from rookery.tasks.task import Defaults, Recipe, Task
 
 Matrices = dict[str, np.ndarray]

@@ -9,7 +9,7 @@ from jax import Array
 from rookery.problem.clients import Clients, Split
 from rookery.problem.measures import weighting_gradient
 from rookery.problem.problems import ClientWeighting
-from rookery.tasks.images import Example
+from rookery.tasks.inputs import Example
 from rookery.tasks.task import Defaults, Recipe, Task
 
 DIMENSION, ROWS, CONVEXITY = 20, 30, 0.1

@@ -340,17 +340,17 @@ def test_omniglot_refuses(tmp_path, omniglot):
 def test_load(folders, mnist):
     put(folders[0] / "mnist", mnist)
     data = load("mnist")
-    assert data.train_images.shape == (12, 4, 3)
+    assert data.train_inputs.shape == (12, 4, 3)
     assert data.train_labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     assert data.test_labels.tolist() == [0, 1, 2, 3, 4]
     assert data.train_labels.dtype == np.int32
     np.testing.assert_array_equal(
-        data.test_images.ravel(), list(gzip.decompress(mnist["t10k-images-idx3-ubyte.gz"])[16:])
+        data.test_inputs.ravel(), list(gzip.decompress(mnist["t10k-images-idx3-ubyte.gz"])[16:])
     )
     assert (data.mean, data.deviation) == (0.1307 * 255, 0.3081 * 255)
     assert load("mnist") is data
     with pytest.raises(ValueError, match="read-only"):
-        data.train_images[0] = 0
+        data.train_inputs[0] = 0
     assert left_behind(folders[1]) == []
 
 
@@ -358,18 +358,18 @@ def test_digits_are_those_of_scikit_learn():
     theirs = load_digits()
     ours = digits(test_fraction=0.0)
     order = np.random.default_rng(0).permutation(len(theirs.target))
-    np.testing.assert_array_equal(ours.train_images, theirs.images[order])
+    np.testing.assert_array_equal(ours.train_inputs, theirs.images[order])
     np.testing.assert_array_equal(ours.train_labels, theirs.target[order])
 
 
 def test_load_digits_is_shared_and_read_only():
     data = load("digits")
-    np.testing.assert_array_equal(data.train_images, digits().train_images)
+    np.testing.assert_array_equal(data.train_inputs, digits().train_inputs)
     assert load("digits") is data
     assert not any(
-        a.flags.writeable for a in (data.train_images, data.train_labels, data.test_images, data.test_labels)
+        a.flags.writeable for a in (data.train_inputs, data.train_labels, data.test_inputs, data.test_labels)
     )
-    assert digits().train_images.flags.writeable
+    assert digits().train_inputs.flags.writeable
     source = DATASETS["digits"]
     assert (source.train, source.test) == (len(data.train_labels), len(data.test_labels))
     assert (source.shape, source.classes) == (data.shape, data.classes)
@@ -379,9 +379,9 @@ def test_load_cifar(folders, cifar):
     contents, _, images, labels = cifar
     put(folders[0] / "cifar-10", contents)
     data = load("cifar-10")
-    np.testing.assert_array_equal(data.train_images, images[:15])
+    np.testing.assert_array_equal(data.train_inputs, images[:15])
     np.testing.assert_array_equal(data.train_labels, labels[:15])
-    np.testing.assert_array_equal(data.test_images, images[15:])
+    np.testing.assert_array_equal(data.test_inputs, images[15:])
     np.testing.assert_array_equal(data.test_labels, labels[15:])
     assert len(data.mean) == len(data.deviation) == 3
 
@@ -402,7 +402,7 @@ def test_given_folder_comes_before_the_cache_and_packed_before_unpacked(folders,
 
 def test_unpacked_files_load(folders, mnist):
     put(folders[1] / "mnist", {name[:-3]: gzip.decompress(data) for name, data in mnist.items()})
-    assert load("mnist").train_images.shape == (12, 4, 3)
+    assert load("mnist").train_inputs.shape == (12, 4, 3)
 
 
 @pytest.mark.parametrize("value", ["", "some/where"])
@@ -550,7 +550,7 @@ def test_fetch(folders, mnist, server, capfd):
     assert len(server.asked) == 4
     assert fetch_from(DATASETS["mnist"], [mirror], HTTP) == paths
     assert len(server.asked) == 4
-    assert load("mnist").train_images.shape == (12, 4, 3)
+    assert load("mnist").train_inputs.shape == (12, 4, 3)
     assert capfd.readouterr() == ("", "")  # the progress bar is for terminals
 
 
@@ -696,7 +696,7 @@ def test_fetch_cifar(folders, cifar, server):
     assert left_behind(folders[1].parent.parent) == sorted(f"rookery/data/cifar-10/{name}" for name in contents)
     assert all(path.read_bytes() == data for path, data in zip(paths, contents.values(), strict=True))
     assert [path.name for path in folders[1].joinpath("cifar-10").iterdir()] == ["cifar-10-batches-bin"]
-    np.testing.assert_array_equal(load("cifar-10").test_images, images[15:])
+    np.testing.assert_array_equal(load("cifar-10").test_inputs, images[15:])
 
 
 def test_a_faulty_archive(folders, cifar, server, monkeypatch):
@@ -846,14 +846,14 @@ COUNTS = {
 def test_real_images(real, name):
     real(name)
     data, source = load(name), DATASETS[name]
-    assert data.train_images.shape == (source.train, *source.shape)
-    assert data.test_images.shape == (source.test, *source.shape)
+    assert data.train_inputs.shape == (source.train, *source.shape)
+    assert data.test_inputs.shape == (source.test, *source.shape)
     assert np.bincount(data.train_labels).tolist() == COUNTS[name][0]
     assert np.bincount(data.test_labels).tolist() == COUNTS[name][1]
     axes = tuple(range(3))  # all but the colours
     rounding = 255 * 5e-5 if name == "mnist" else 1e-6
-    np.testing.assert_allclose(data.mean, data.train_images.mean(axes), rtol=0, atol=rounding)
-    np.testing.assert_allclose(data.deviation, data.train_images.std(axes), rtol=0, atol=rounding)
+    np.testing.assert_allclose(data.mean, data.train_inputs.mean(axes), rtol=0, atol=rounding)
+    np.testing.assert_allclose(data.deviation, data.train_inputs.std(axes), rtol=0, atol=rounding)
 
 
 def test_real_omniglot(real):

@@ -13,10 +13,10 @@ import rookery as rk
 from rookery.algorithms.registry import problem_class
 from rookery.datasets import Dataset, Omniglot, digits, load, load_omniglot
 from rookery.models.layers import MLP, ConvFeatures
-from rookery.tasks.data_cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS, data_cleaning
-from rookery.tasks.few_shot import FEW_SHOT, Heads, adapted, few_shot
-from rookery.tasks.hyper_representation import HYPER_REPRESENTATION, hyper_representation
-from rookery.tasks.loss_tuning import LOSS_TUNING, class_weights, loss_tuning
+from rookery.tasks.cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS, data_cleaning
+from rookery.tasks.few_examples import FEW_SHOT, Heads, adapted, few_shot
+from rookery.tasks.imbalance import LOSS_TUNING, class_weights, loss_tuning
+from rookery.tasks.representation import HYPER_REPRESENTATION, hyper_representation
 
 RECIPES = (HYPER_REPRESENTATION, LOSS_TUNING, DATA_CLEANING, DATA_CLEANING_ONE_CLASS, FEW_SHOT)
 MNIST_COUNTS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
@@ -60,7 +60,7 @@ def squares(tree):
 
 
 def flat_pixels(batch, data):
-    images = np.asarray(batch["image"], np.float64)
+    images = np.asarray(batch["input"], np.float64)
     return (images.reshape(len(images), -1) - data.mean) / data.deviation
 
 
@@ -133,7 +133,7 @@ def test_loss_tuning_losses():
 def test_balanced_accuracy_is_the_mean_of_the_classes():
     task = loss_tuning(digits(), clients=10, hidden=5, factor=20.0)
     y = near(task.y0, 1)
-    predicted = mlp(y, flat_pixels({"image": digits().test_images}, digits())).argmax(1)
+    predicted = mlp(y, flat_pixels({"input": digits().test_inputs}, digits())).argmax(1)
     right, labels = predicted == digits().test_labels, digits().test_labels
     metrics = task.evaluate(task.x0, y)
     np.testing.assert_allclose(metrics["balanced_accuracy"], np.mean([right[labels == c].mean() for c in range(10)]))
@@ -154,7 +154,7 @@ def test_data_cleaning_on_mnist(split, noise):
     assert abs(wrong.mean() - 0.9 * noise) < 0.01  # a tenth of the new labels are right by chance
     assert np.array_equal(np.asarray(upper.data["label"]), data.train_labels)
     assert not np.array_equal(wrong, np.asarray(other.evaluate.wrong))
-    assert np.array_equal(np.asarray(lower.data["image"]), np.asarray(other.clients.lower.data["image"]))
+    assert np.array_equal(np.asarray(lower.data["input"]), np.asarray(other.clients.lower.data["input"]))
 
 
 def test_one_class_validation():
@@ -187,7 +187,7 @@ def test_data_cleaning_losses(form):
     np.testing.assert_allclose(metrics["noisy_weight"], all_weights[wrong].mean())
     np.testing.assert_allclose(metrics["clean_weight"], all_weights[~wrong].mean())
     held = np.concatenate(rows_of(task.clients.upper))
-    predicted = mlp(y, flat_pixels({"image": data.train_images[held]}, data)).argmax(1)
+    predicted = mlp(y, flat_pixels({"input": data.train_inputs[held]}, data)).argmax(1)
     np.testing.assert_allclose(metrics["validation_error"], np.mean(predicted != data.train_labels[held]))
 
 
@@ -238,7 +238,7 @@ def test_tasks_of_the_clients(shot):
     lower, upper = task.clients.lower, task.clients.upper
     assert task.clients.n == 11
     assert sizes(task) == ({4 * 5 * shot}, {4 * 5 * 15})
-    characters, _, turns = identities(lower.data["image"])
+    characters, _, turns = identities(lower.data["input"])
     held = [set(data.alphabet[characters[rows]]) for rows in rows_of(lower)]
     assert len(set.union(*held)) == sum(map(len, held))
     assert max(map(len, held)) <= 3
@@ -247,7 +247,7 @@ def test_tasks_of_the_clients(shot):
     owner = np.repeat(np.arange(11), lower.max_size), np.repeat(np.arange(11), upper.max_size)
     support, query = (
         list(
-            zip(client, *(np.asarray(split.data[name]) for name in key), *identities(split.data["image"]), strict=True)
+            zip(client, *(np.asarray(split.data[name]) for name in key), *identities(split.data["input"]), strict=True)
         )
         for client, split in zip(owner, (lower, upper), strict=True)
     )
@@ -264,7 +264,7 @@ def test_tasks_of_the_clients(shot):
 def test_alphabets_are_held_out():
     data = marked_characters()
     task = few_shot(data, tasks=4, filters=2, test_tasks=30, alphabets=(6, 3, 2), clients=2)
-    parts = [task.clients.lower.data["image"], task.evaluate.validation.query, task.evaluate.test.query]
+    parts = [task.clients.lower.data["input"], task.evaluate.validation.query, task.evaluate.test.query]
     alphabets = [set(data.alphabet[identities(images)[0]]) for images in parts]
     assert [len(each) for each in alphabets] == [6, 3, 2]
     assert len(set.union(*alphabets)) == 11
@@ -275,7 +275,7 @@ def test_clients_of_one_alphabet_share_out_its_drawings():
     task = few_shot(data, clients=6, alphabets=(6, 2, 2), per_client=3, filters=2, tasks=20, test_tasks=2)
     seen = {}
     for client, rows in enumerate(rows_of(task.clients.upper)):
-        characters, drawings, _ = identities(np.asarray(task.clients.upper.data["image"])[rows])
+        characters, drawings, _ = identities(np.asarray(task.clients.upper.data["input"])[rows])
         for each in zip(characters, drawings, strict=True):
             seen.setdefault(each, set()).add(client)
     assert all(len(clients) == 1 for clients in seen.values())
@@ -315,7 +315,7 @@ def test_few_shot_losses():
     task = few_shot(digits(), clients=4, rc=0.3, **SMALL_FEW_SHOT)
     x, y = near(task.x0), near(task.y0)
     batch = task.clients.lower.take(2, jnp.arange(0, 15, 2))
-    features = np.asarray(task.problem.upper.features(x, batch["image"]))
+    features = np.asarray(task.problem.upper.features(x, batch["input"]))
     losses = []
     for feature, number, label in zip(features, np.asarray(batch["task"]), np.asarray(batch["label"]), strict=True):
         logits = feature @ np.asarray(y.weight[number]) + np.asarray(y.bias[number])
@@ -348,7 +348,7 @@ def own_accuracy(task, x, y):
     for client in range(task.clients.n):
         batch = upper.take(client, jnp.arange(upper.max_size))
         heads = jax.tree.map(lambda leaf: leaf[client], y)
-        logits = heads(task.problem.upper.features(x, batch["image"]), batch["task"])
+        logits = heads(task.problem.upper.features(x, batch["input"]), batch["task"])
         right.append(np.asarray(logits.argmax(1) == batch["label"]))
     return np.mean(right)
 

@@ -15,11 +15,11 @@ from rookery.algorithms.registry import by_name
 from rookery.datasets import Dataset, digits, load
 from rookery.problem.measures import Losses, hypergradient
 from rookery.problem.participation import Bernoulli
-from rookery.tasks.auroc import AUROC, area_under_curve, auroc
-from rookery.tasks.client_weighting import CLIENT_WEIGHTING, client_weighting
-from rookery.tasks.fair_classification import FAIR_CLASSIFICATION, fair_classification
+from rookery.tasks.fairness import FAIR_CLASSIFICATION, fair_classification
 from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX, quadratic_bilevel, quadratic_minimax
+from rookery.tasks.ranking import AUROC, area_under_curve, auroc
 from rookery.tasks.toy_weighting import TOY_WEIGHTING, NoisyLoss, loss, toy_weighting
+from rookery.tasks.trust import CLIENT_WEIGHTING, client_weighting
 
 RECIPES = [FAIR_CLASSIFICATION, AUROC, CLIENT_WEIGHTING, TOY_WEIGHTING, QUADRATIC_BILEVEL, QUADRATIC_MINIMAX]
 
@@ -95,7 +95,7 @@ def test_fair_objective_is_the_mean_over_clients_of_weighted_class_losses():
     y = np.random.default_rng(0).dirichlet(np.ones(10))
     expected = 0.0
     for own in held(task.clients.upper):
-        images = (own["image"][..., None].astype(float) - data.mean) / data.deviation
+        images = (own["input"][..., None].astype(float) - data.mean) / data.deviation
         scores = log_softmax(np.asarray(task.x0(jnp.asarray(images))))
         losses = -scores[np.arange(len(scores)), own["label"]]
         expected += sum(y[c] * losses[own["label"] == c].mean() for c in range(10)) / 3
@@ -108,7 +108,7 @@ def test_fair_clients_hold_equal_parts_of_every_class():
     parts = held(task.clients.upper)
     assert [np.bincount(own["label"]).tolist() for own in parts] == [[10] * 10] * 6
     np.testing.assert_array_equal(np.concatenate([own["weight"] for own in parts]), 10)
-    assert len(np.unique(np.concatenate([numbers_of(own["image"]) for own in parts]))) == 600
+    assert len(np.unique(np.concatenate([numbers_of(own["input"]) for own in parts]))) == 600
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_fair_score_by_hand():
     """The worst class is that with the smallest share of right answers."""
     task = fair_classification(numbered(), clients=6)
     score = task.evaluate(task.x0, task.y0)
-    logits = np.asarray(task.x0(jnp.asarray(numbered().test_images[..., None].astype(float))))
+    logits = np.asarray(task.x0(jnp.asarray(numbered().test_inputs[..., None].astype(float))))
     labels = numbered().test_labels
     right = logits.argmax(1) == labels
     np.testing.assert_allclose(score["accuracy"], right.mean())
@@ -157,7 +157,7 @@ def test_auroc_loss_and_its_optimum():
     """The formula term by term, and at a = E[h|+], b = E[h|−], w = b − a the value π(1−π)(E[(1 − h₊ + h₋)²] − 1)."""
     task = auroc(numbered(), clients=4, seed=3)
     parts = held(task.clients.upper)
-    images = np.concatenate([own["image"] for own in parts])[..., None].astype(float)
+    images = np.concatenate([own["input"] for own in parts])[..., None].astype(float)
     label = np.concatenate([own["label"] for own in parts])
     h = 1 / (1 + np.exp(-np.asarray(task.x0["net"](jnp.asarray(images)))[:, 0]))
     pi = label.mean()
@@ -182,7 +182,7 @@ def test_auroc_data():
     task = auroc(numbered(), clients=6, seed=1)
     parts = held(task.clients.upper)
     numbers, label = (np.concatenate(list(each)) for each in zip(
-        *((numbers_of(own["image"]), own["label"]) for own in parts), strict=True
+        *((numbers_of(own["input"]), own["label"]) for own in parts), strict=True
     ))  # fmt: skip
     assert (label == (numbers % 10 >= 5)).all()
     assert len(np.unique(numbers)) == len(numbers) == 360
@@ -191,7 +191,7 @@ def test_auroc_data():
     assert task.problem.objective.prior == pytest.approx(300 / 360)
     assert task.evaluate.labels.shape == (40,)
     other = np.concatenate(
-        [numbers_of(own["image"]) for own in held(auroc(numbered(), clients=6, seed=2).clients.upper)]
+        [numbers_of(own["input"]) for own in held(auroc(numbered(), clients=6, seed=2).clients.upper)]
     )
     assert set(other) != set(numbers)
 
@@ -202,7 +202,7 @@ def test_auroc_learns(data):
     assert (history["auroc"][0] < 0.85).all()
     assert (history["auroc"][-1] > 0.9).all()
     task = tasks[0]
-    images = (data.test_images[..., None].astype(float) - data.mean) / data.deviation
+    images = (data.test_inputs[..., None].astype(float) - data.mean) / data.deviation
     scores = 1 / (1 + np.exp(-np.asarray(task.x0["net"](jnp.asarray(images)))[:, 0]))
     np.testing.assert_allclose(history["auroc"][0][0], roc_auc_score(data.test_labels >= 5, scores), rtol=1e-10)
 
@@ -212,23 +212,23 @@ def test_auroc_learns(data):
 
 def test_client_weighting_data():
     task = client_weighting(numbered(), clients=8, validation=6, share=50, seed=1)
-    server = numbers_of(task.clients.server.data["image"])
+    server = numbers_of(task.clients.server.data["input"])
     assert np.bincount(task.clients.server.data["label"]).tolist() == [6] * 10
     assert len(set(server)) == 60
     parts = held(task.clients.lower)
     assert [sorted(set(own["label"].tolist())) for own in parts[:3]] == [[0, 1, 2, 3, 4], [5, 6, 7], [8, 9]]
     assert [len(own["label"]) for own in parts] == [270, 162, 108, 50, 50, 50, 50, 50]
     for own in parts[:3]:
-        assert (own["label"] == numbers_of(own["image"]) % 10).all()
-    clean = np.concatenate([numbers_of(own["image"]) for own in parts[:3]])
+        assert (own["label"] == numbers_of(own["input"]) % 10).all()
+    clean = np.concatenate([numbers_of(own["input"]) for own in parts[:3]])
     assert set(clean) | set(server) == set(range(600))
     assert len(clean) == 540
     for own in parts[3:]:
-        numbers = numbers_of(own["image"])
+        numbers = numbers_of(own["input"])
         assert len(set(numbers)) == 50
         assert not set(numbers) & set(server)
         assert 0 <= (own["label"] == numbers % 10).mean() < 0.4  # a tenth by chance
-    assert set(numbers_of(parts[3]["image"])) != set(numbers_of(parts[4]["image"]))
+    assert set(numbers_of(parts[3]["input"])) != set(numbers_of(parts[4]["input"]))
     np.testing.assert_array_equal(task.x0, np.full(8, 1 / 8))
 
 
@@ -237,9 +237,9 @@ def test_client_weighting_iid_data():
     parts = held(task.clients.lower)
     assert [len(own["label"]) for own in parts] == [80] * 10
     for number, own in enumerate(parts):
-        right = (own["label"] == numbers_of(own["image"]) % 10).mean()
+        right = (own["label"] == numbers_of(own["input"]) % 10).mean()
         assert right == 1 if number < 5 else right < 0.4
-    clean = np.concatenate([numbers_of(own["image"]) for own in parts[:5]])
+    clean = np.concatenate([numbers_of(own["input"]) for own in parts[:5]])
     assert len(set(clean)) == 400
     np.testing.assert_allclose(task.x0, [0.2] * 5 + [0] * 5)
 

@@ -15,20 +15,20 @@ from rookery.models.networks import LeNet5
 from rookery.problem import partition
 from rookery.problem.clients import Clients
 from rookery.problem.problems import ClientWeighting
-from rookery.tasks.images import Example, Pixels, Score, examples
+from rookery.tasks.inputs import Example, Scaling, Score, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
 class _Loss(eqx.Module):
     """Cross-entropy of the network w."""
 
-    pixels: Pixels
+    scaling: Scaling
 
     def logits(self, x: Any, w: LeNet5, images: Array) -> Array:
-        return w(self.pixels(images, w.dtype))
+        return w(self.scaling(images, w.dtype))
 
     def __call__(self, w: LeNet5, batch: Example) -> Array:
-        return cross_entropy(self.logits(None, w, batch["image"]), batch["label"])
+        return cross_entropy(self.logits(None, w, batch["input"]), batch["label"])
 
 
 class _Score(eqx.Module):
@@ -76,10 +76,10 @@ def client_weighting(
     if not 1 <= share <= len(rest):
         raise ValueError(f"share must be in 1..{len(rest)}, the images that the server does not hold, got {share}")
     held, trust = _clean(data, rest, clients, iid, share, seed)
-    images, labels = data.train_images, data.train_labels
+    images, labels = data.train_inputs, data.train_labels
     clean = [examples(images[rows], labels[rows]) for rows in held]
     noise = [_noisy(data, rng.permutation(rest)[:share], rng) for _ in range(clients - len(held))]
-    loss = _Loss(Pixels.of(data))
+    loss = _Loss(Scaling.of(data))
     return Task(
         ClientWeighting(loss),
         Clients([*clean, *noise], server=examples(images[server], labels[server])),
@@ -103,7 +103,7 @@ def _clean(
 
 
 def _noisy(data: Dataset, rows: np.ndarray, rng: np.random.Generator) -> Example:
-    return examples(data.train_images[rows], rng.integers(0, data.classes, len(rows)))
+    return examples(data.train_inputs[rows], rng.integers(0, data.classes, len(rows)))
 
 
 _PAPER = {

@@ -13,8 +13,8 @@ from rookery.models.layers import MLP, cross_entropies, squared_norm
 from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
-from rookery.tasks.hyper_representation import check_network, deal
-from rookery.tasks.images import Example, Pixels, examples
+from rookery.tasks.inputs import Example, Scaling, examples
+from rookery.tasks.representation import check_network, deal
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
@@ -42,24 +42,24 @@ class VectorScaling(eqx.Module):
 class _Upper(eqx.Module):
     """The network's cross-entropy with fixed class weights; x has no part in it."""
 
-    pixels: Pixels
+    scaling: Scaling
     loss: VectorScaling
 
     def logits(self, x: VectorScaling, y: MLP, images: Array) -> Array:
-        return y(self.pixels.flat(images, y.layers[0].weight.dtype))
+        return y(self.scaling.flat(images, y.layers[0].weight.dtype))
 
     def __call__(self, x: VectorScaling, y: MLP, batch: Example) -> Array:
-        return self.loss(self.logits(x, y, batch["image"]), batch["label"])
+        return self.loss(self.logits(x, y, batch["input"]), batch["label"])
 
 
 class _Lower(eqx.Module):
     """The network's loss as x says, with rc‖y‖²."""
 
-    pixels: Pixels
+    scaling: Scaling
     rc: float
 
     def __call__(self, x: VectorScaling, y: MLP, batch: Example) -> Array:
-        logits = y(self.pixels.flat(batch["image"], y.layers[0].weight.dtype))
+        logits = y(self.scaling.flat(batch["input"], y.layers[0].weight.dtype))
         return x(logits, batch["label"]) + self.rc * squared_norm(y)
 
 
@@ -106,14 +106,14 @@ def loss_tuning(
     kept = partition.long_tailed(data.train_labels, factor, data.classes, len(data.train_labels) // data.classes)
     labels = data.train_labels[kept]
     lower, upper = deal(labels, clients, seed, split, validation)
-    data_of_all = examples(data.train_images[kept], labels)
-    loss = _Upper(Pixels.of(data), VectorScaling.weighted(class_weights(data.classes, factor)))
+    data_of_all = examples(data.train_inputs[kept], labels)
+    loss = _Upper(Scaling.of(data), VectorScaling.weighted(class_weights(data.classes, factor)))
     return Task(
-        Bilevel(loss, _Lower(loss.pixels, rc)),
+        Bilevel(loss, _Lower(loss.scaling, rc)),
         Clients(Split(data_of_all, lower, "lower"), Split(data_of_all, upper, "upper")),
         VectorScaling.weighted(jnp.ones(data.classes)),
         MLP((data.pixels, hidden, data.classes), jax.random.key(seed)),
-        _Balanced(loss, jnp.asarray(data.test_images), jnp.asarray(data.test_labels, jnp.int32), data.classes),
+        _Balanced(loss, jnp.asarray(data.test_inputs), jnp.asarray(data.test_labels, jnp.int32), data.classes),
         metric="balanced_accuracy",
     )
 

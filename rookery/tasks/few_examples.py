@@ -13,7 +13,7 @@ from rookery.models.layers import ConvFeatures, cross_entropy, squared_norm
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
 from rookery.problem.validation import check_count
-from rookery.tasks.images import Example, Pixels
+from rookery.tasks.inputs import Example, Scaling
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
@@ -40,13 +40,13 @@ class Heads(eqx.Module):
 class _Upper(eqx.Module):
     """Mean cross-entropy over the query images of all tasks of a client."""
 
-    pixels: Pixels
+    scaling: Scaling
 
     def features(self, x: ConvFeatures, images: Array) -> Array:
-        return x(self.pixels(images, x.scales[0].dtype))
+        return x(self.scaling(images, x.scales[0].dtype))
 
     def __call__(self, x: ConvFeatures, y: Heads, batch: Example) -> Array:
-        return cross_entropy(y(self.features(x, batch["image"]), batch["task"]), batch["label"])
+        return cross_entropy(y(self.features(x, batch["input"]), batch["task"]), batch["label"])
 
 
 class _Lower(_Upper):
@@ -191,12 +191,12 @@ def few_shot(
         _Tasks.of(draw(test_tasks, [(np.flatnonzero(np.isin(alphabet, each)), everything)]), shot) for each in others
     )
     mine = _Tasks.of(own.reshape(-1, *own.shape[2:]), shot)
-    pixels = Pixels(data.mean, data.deviation) if isinstance(data, Dataset) else Pixels(*_moments(images))
-    loss = _Upper(pixels)
+    scaling = Scaling(data.mean, data.deviation) if isinstance(data, Dataset) else Scaling(*_moments(images))
+    loss = _Upper(scaling)
     x0 = ConvFeatures(1 if images.ndim == 4 else images.shape[4], filters, layers, jax.random.key(seed))
     features = jax.eval_shape(lambda: loss.features(x0, mine.support[0])).shape[1]
     return Task(
-        Bilevel(loss, _Lower(pixels, rc), lower_level="local"),
+        Bilevel(loss, _Lower(scaling, rc), lower_level="local"),
         Clients(_split(mine.support, mine.support_labels, clients), _split(mine.query, mine.query_labels, clients)),
         x0,
         Heads.zero(tasks, features, way),
@@ -213,7 +213,7 @@ def _characters(data: Omniglot | Dataset) -> tuple[np.ndarray, np.ndarray]:
     """
     if isinstance(data, Omniglot):
         return data.images, data.alphabet
-    images = np.concatenate([data.train_images, data.test_images])
+    images = np.concatenate([data.train_inputs, data.test_inputs])
     labels = np.concatenate([data.train_labels, data.test_labels])
     fewest = int(np.bincount(labels, minlength=data.classes).min())
     return np.stack([images[labels == c][:fewest] for c in range(data.classes)]), np.arange(data.classes)
@@ -273,7 +273,7 @@ def _split(images: Array, labels: Array, clients: int) -> Split:
     """Tasks (tasks of all clients, examples, ...) as examples of the clients, with the number of the client's task."""
     count, size = labels.shape
     task = np.repeat(np.tile(np.arange(count // clients, dtype=np.int32), clients), size)
-    data = {"image": images.reshape(-1, *images.shape[2:]), "label": labels.reshape(-1), "task": task}
+    data = {"input": images.reshape(-1, *images.shape[2:]), "label": labels.reshape(-1), "task": task}
     return Split(data, np.split(np.arange(count * size), clients), "tasks")
 
 

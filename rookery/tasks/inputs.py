@@ -15,14 +15,14 @@ from rookery.models.layers import cross_entropy
 Example = dict[str, Array]
 
 
-class Pixels(eqx.Module):
+class Scaling(eqx.Module):
     """Images as they are stored to floats: (pixel − mean)/deviation, inside the compiled program."""
 
     mean: float | tuple[float, ...] = eqx.field(static=True)
     deviation: float | tuple[float, ...] = eqx.field(static=True)
 
     @classmethod
-    def of(cls, data: Dataset) -> "Pixels":
+    def of(cls, data: Dataset) -> "Scaling":
         """As this data set wants it."""
         return cls(data.mean, data.deviation)
 
@@ -38,7 +38,7 @@ class Pixels(eqx.Module):
 
 def examples(images: np.ndarray, labels: np.ndarray) -> Example:
     """What a loss sees of a batch; images stay as they are stored."""
-    return {"image": jnp.asarray(images), "label": jnp.asarray(labels, jnp.int32)}
+    return {"input": jnp.asarray(images), "label": jnp.asarray(labels, jnp.int32)}
 
 
 class Score(eqx.Module):
@@ -55,7 +55,7 @@ class Score(eqx.Module):
     @classmethod
     def of(cls, logits: Callable[[Any, Any, Array], Array], data: Dataset) -> "Score":
         """On the test part of a data set."""
-        return cls(logits, jnp.asarray(data.test_images), jnp.asarray(data.test_labels, jnp.int32))
+        return cls(logits, jnp.asarray(data.test_inputs), jnp.asarray(data.test_labels, jnp.int32))
 
     def __call__(self, x: Any, y: Any) -> dict[str, Array]:
         """{"accuracy", "loss"}."""

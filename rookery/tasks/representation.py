@@ -14,20 +14,20 @@ from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
 from rookery.problem.validation import check_count
-from rookery.tasks.images import Example, Pixels, Score, examples
+from rookery.tasks.inputs import Example, Scaling, Score, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
 class _Upper(eqx.Module):
     """Cross-entropy of the head y on the features x of normalised images."""
 
-    pixels: Pixels
+    scaling: Scaling
 
     def logits(self, x: Dense, y: Dense, images: Array) -> Array:
-        return y(jax.nn.relu(x(self.pixels.flat(images, x.weight.dtype))))
+        return y(jax.nn.relu(x(self.scaling.flat(images, x.weight.dtype))))
 
     def __call__(self, x: Dense, y: Dense, batch: Example) -> Array:
-        return cross_entropy(self.logits(x, y, batch["image"]), batch["label"])
+        return cross_entropy(self.logits(x, y, batch["input"]), batch["label"])
 
 
 class _Lower(_Upper):
@@ -84,11 +84,11 @@ def hyper_representation(
     """
     check_network((hidden,), rc)
     lower, upper = deal(data.train_labels, clients, seed, split, validation)
-    data_of_all = examples(data.train_images, data.train_labels)
+    data_of_all = examples(data.train_inputs, data.train_labels)
     x_key, y_key = jax.random.split(jax.random.key(seed))
-    loss = _Upper(Pixels.of(data))
+    loss = _Upper(Scaling.of(data))
     return Task(
-        Bilevel(loss, _Lower(loss.pixels, rc)),
+        Bilevel(loss, _Lower(loss.scaling, rc)),
         Clients(Split(data_of_all, lower, "lower"), Split(data_of_all, upper, "upper")),
         Dense(data.pixels, hidden, x_key),
         Dense(hidden, data.classes, y_key),

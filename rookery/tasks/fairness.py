@@ -13,21 +13,21 @@ from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Minimax
 from rookery.problem.sets import Simplex
-from rookery.tasks.images import Example, Pixels, examples
+from rookery.tasks.inputs import Example, Scaling, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
 class _Objective(eqx.Module):
     """The mean over the batch of weight · y_label · cross-entropy; with weight n_i/n_ic its mean is Σ_c y_c L_c."""
 
-    pixels: Pixels
+    scaling: Scaling
 
     def logits(self, x: ConvNet, images: Array) -> Array:
-        return x(self.pixels(images, x.dtype))
+        return x(self.scaling(images, x.dtype))
 
     def __call__(self, x: ConvNet, y: Array, batch: Example) -> Array:
         hot = jax.nn.one_hot(batch["label"], y.shape[0], dtype=y.dtype)
-        losses = cross_entropies(self.logits(x, batch["image"]), batch["label"])
+        losses = cross_entropies(self.logits(x, batch["input"]), batch["label"])
         return jnp.mean(batch["weight"].astype(y.dtype) * (hot @ y) * losses)
 
 
@@ -60,9 +60,9 @@ def fair_classification(data: Dataset, *, clients: int = 20, seed: int = 0) -> T
     · y_label · loss is an unbiased estimate of Σ_c y_c L_c^i, and equal to it on the whole set. y starts at 1/C.
     """
     held = partition.by_class(data.train_labels, [range(data.classes)] * clients, seed)
-    objective = _Objective(Pixels.of(data))
+    objective = _Objective(Scaling.of(data))
     every = {
-        **examples(data.train_images, data.train_labels),
+        **examples(data.train_inputs, data.train_labels),
         "weight": jnp.asarray(_weights(data.train_labels, held, data.classes)),
     }
     return Task(
@@ -70,7 +70,7 @@ def fair_classification(data: Dataset, *, clients: int = 20, seed: int = 0) -> T
         Clients(Split(every, held, "clients")),
         cnn(data.shape, data.classes, jax.random.key(seed)),
         jnp.full(data.classes, 1 / data.classes),
-        _Score(objective, jnp.asarray(data.test_images), jnp.asarray(data.test_labels, jnp.int32), data.classes),
+        _Score(objective, jnp.asarray(data.test_inputs), jnp.asarray(data.test_labels, jnp.int32), data.classes),
     )
 
 

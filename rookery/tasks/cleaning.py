@@ -15,8 +15,8 @@ from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
 from rookery.problem.sets import Box
-from rookery.tasks.hyper_representation import check_network, deal
-from rookery.tasks.images import Example, Pixels, Score, examples
+from rookery.tasks.inputs import Example, Scaling, Score, examples
+from rookery.tasks.representation import check_network, deal
 from rookery.tasks.task import Defaults, Recipe, Task
 
 Form = Literal["sigmoid", "linear"]
@@ -25,13 +25,13 @@ Form = Literal["sigmoid", "linear"]
 class _Upper(eqx.Module):
     """Cross-entropy of the network y on clean labels; x has no part in it."""
 
-    pixels: Pixels
+    scaling: Scaling
 
     def logits(self, x: Array, y: MLP, images: Array) -> Array:
-        return y(self.pixels.flat(images, y.layers[0].weight.dtype))
+        return y(self.scaling.flat(images, y.layers[0].weight.dtype))
 
     def __call__(self, x: Array, y: MLP, batch: Example) -> Array:
-        return cross_entropy(self.logits(x, y, batch["image"]), batch["label"])
+        return cross_entropy(self.logits(x, y, batch["input"]), batch["label"])
 
 
 class _Lower(_Upper):
@@ -41,7 +41,7 @@ class _Lower(_Upper):
     rc: float
 
     def __call__(self, x: Array, y: MLP, batch: Example) -> Array:
-        losses = cross_entropies(self.logits(x, y, batch["image"]), batch["label"])
+        losses = cross_entropies(self.logits(x, y, batch["input"]), batch["label"])
         return jnp.mean(sample_weights(self.form, x[batch["j"]]) * losses) + self.rc * squared_norm(y)
 
 
@@ -110,12 +110,12 @@ def data_cleaning(
     noisy, wrong = _noisy(data, training, noise, seed, always_wrong)
     entry = np.zeros(len(noisy), np.int32)
     entry[training] = np.arange(len(training))
-    clean = examples(data.train_images, data.train_labels)
-    given = {"image": clean["image"], "label": jnp.asarray(noisy, jnp.int32), "j": jnp.asarray(entry)}
-    loss = _Upper(Pixels.of(data))
-    validate = Score(loss.logits, jnp.asarray(data.train_images[held]), jnp.asarray(data.train_labels[held]))
+    clean = examples(data.train_inputs, data.train_labels)
+    given = {"input": clean["input"], "label": jnp.asarray(noisy, jnp.int32), "j": jnp.asarray(entry)}
+    loss = _Upper(Scaling.of(data))
+    validate = Score(loss.logits, jnp.asarray(data.train_inputs[held]), jnp.asarray(data.train_labels[held]))
     return Task(
-        Bilevel(loss, _Lower(loss.pixels, form, rc), x_set=Box(0.0, 1.0) if bounded else None),
+        Bilevel(loss, _Lower(loss.scaling, form, rc), x_set=Box(0.0, 1.0) if bounded else None),
         Clients(Split(given, lower, "lower"), Split(clean, upper, "upper")),
         _first_weights(form, wrong, oracle),
         MLP((data.pixels, *hidden, data.classes), jax.random.key(seed)),

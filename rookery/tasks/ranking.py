@@ -13,22 +13,22 @@ from rookery.models.networks import ConvNet, cnn, xavier
 from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Minimax
-from rookery.tasks.images import Example, Pixels, examples
+from rookery.tasks.inputs import Example, Scaling, examples
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
 class _Objective(eqx.Module):
     """The mean over the batch of the AUROC loss at the score h = sigmoid(network), ``prior`` being π = P(positive)."""
 
-    pixels: Pixels
+    scaling: Scaling
     prior: float = eqx.field(static=True)
 
     def output(self, x: dict[str, Any], images: Array) -> Array:
         net: ConvNet = x["net"]
-        return net(self.pixels(images, net.dtype))[:, 0]
+        return net(self.scaling(images, net.dtype))[:, 0]
 
     def __call__(self, x: dict[str, Any], y: Array, batch: Example) -> Array:
-        h, pi = jax.nn.sigmoid(self.output(x, batch["image"])), self.prior
+        h, pi = jax.nn.sigmoid(self.output(x, batch["input"])), self.prior
         positive = (1 - pi) * ((h - x["a"]) ** 2 - 2 * (1 + y) * h)
         negative = pi * ((h - x["b"]) ** 2 + 2 * (1 + y) * h)
         return jnp.mean(jnp.where(batch["label"] == 1, positive, negative)) - pi * (1 - pi) * y**2
@@ -75,16 +75,16 @@ def auroc(data: Dataset, *, clients: int = 16, seed: int = 0, dropped: float = 0
         raise ValueError(f"dropped must be in [0, 1), got {dropped}")
     kept = _kept(data, dropped, seed)
     labels = _binary(data.train_labels[kept], data.classes)
-    objective = _Objective(Pixels.of(data), float(labels.mean()))
+    objective = _Objective(Scaling.of(data), float(labels.mean()))
     held = [kept[rows] for rows in partition.iid(len(kept), clients, seed)]
-    every = examples(data.train_images, _binary(data.train_labels, data.classes))
+    every = examples(data.train_inputs, _binary(data.train_labels, data.classes))
     key = jax.random.key(seed)
     return Task(
         Minimax(objective),
         Clients(Split(every, held, "clients")),
         {"a": jnp.zeros(()), "b": jnp.zeros(()), "net": xavier(cnn(data.shape, 1, key), key)},
         jnp.zeros(()),
-        _Score(objective, jnp.asarray(data.test_images), jnp.asarray(_binary(data.test_labels, data.classes))),
+        _Score(objective, jnp.asarray(data.test_inputs), jnp.asarray(_binary(data.test_labels, data.classes))),
         metric="auroc",
     )
 
