@@ -25,9 +25,11 @@ from rookery.cli.options import (
     Seeds,
     Set,
     TaskOrFile,
+    Track,
 )
 from rookery.cli.output import final, new_folder, note_on_rounds, print_json, show, write_report
 from rookery.cli.rates import as_unit, rates_from, rates_given, tuned
+from rookery.cli.track import check_trackers, tracked
 from rookery.experiment.folder import find_runs
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import settings_of_all
@@ -53,6 +55,7 @@ def command(
     no_tune: NoTune = False,
     budget: Runs = BUDGET,
     unit: BudgetUnit = "rounds",
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Compare algorithms on a problem, with the same splits, seeds and minibatches: a table, a figure and a report.
@@ -79,6 +82,7 @@ def command(
     names = [settings.algorithm for settings in all_settings]
     if len(set(names)) != len(names):
         raise ValueError(f"--algorithms must be different names separated by commas, got {algorithms!r}")
+    trackers = check_trackers(track or [])
     note = note_on_rounds(all_settings[0], rounds, task)
     folder = new_folder(all_settings[0], "comparison") if out is None else out
     same_folder = f" --out {shlex.quote(str(folder))}" if out is None else ""
@@ -91,11 +95,12 @@ def command(
             )
         for settings in all_settings:
             where = folder / settings.algorithm
-            if (where / "config.toml").exists():
-                resume_run(where)
-            else:
-                start_run(settings, where, note=note, rates_from=rates_from(settings))
-                note = ""
+            with tracked(trackers, where) as watch:
+                if (where / "config.toml").exists():
+                    resume_run(where, watch=watch)
+                else:
+                    start_run(settings, where, note=note, rates_from=rates_from(settings), watch=watch)
+                    note = ""
         forget(folder)
     runs = find_runs([folder / name for name in names])
     page, figure = write_report(runs, folder / "report.html")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rookery.algorithms.registry import registry
+from rookery.cli.track import TRACKERS
 from rookery.datasets import DATASETS
 from rookery.tasks import RECIPES
 
@@ -50,7 +51,14 @@ Set = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to stdout, for programs.")]
-TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Also tell a tracker: tensorboard, trackio, wandb or mlflow; may be given several times.",
+        autocompletion=_completion(TRACKERS),
+    ),
+]
 CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Least time between checkpoints, in seconds.")]
 Problem = Annotated[str, typer.Option(help="The problem: a Python file, package.module, or a run's TOML file.")]
 SuperLink = Annotated[str, typer.Option(help="HOST:PORT of the SuperLink.")]

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rookery.cli.options import CheckpointSeconds, Json, TensorBoard
+from rookery.cli.options import CheckpointSeconds, Json, Track
 from rookery.cli.output import finish
-from rookery.cli.tensorboard import event_writer
+from rookery.cli.track import check_trackers, tracked
 from rookery.experiment.running import resume_run
 from rookery.solving.solution import Solution
 
@@ -15,7 +15,7 @@ from rookery.solving.solution import Solution
 def command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
     checkpoint_seconds: CheckpointSeconds = 10.0,
-    tensorboard: TensorBoard = False,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Continue a run that was interrupted. The result is the same as without the interruption.
@@ -23,11 +23,12 @@ def command(
     Example: rookery resume runs/hyper-representation-MeFBO-1
     """
     finished = (folder / "result.safetensors").exists()
-    watch = event_writer(folder) if tensorboard else None
-    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch}
+    trackers = check_trackers(track or [])
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
 
     def work() -> Solution:
-        solution = resume_run(folder, **how)
+        with tracked(trackers, folder) as watch:
+            solution = resume_run(folder, watch=watch, **how)
         if finished:
             typer.echo(f"{folder} is already finished.", err=True)
         return solution

@@ -26,11 +26,11 @@ from rookery.cli.options import (
     Seeds,
     Set,
     TaskOrFile,
-    TensorBoard,
+    Track,
 )
 from rookery.cli.output import finish, new_folder, note_on_rounds
 from rookery.cli.rates import as_unit, rates_from, tuned
-from rookery.cli.tensorboard import event_writer
+from rookery.cli.track import check_trackers, tracked
 from rookery.engines.flower.engine import Flower
 from rookery.experiment.running import check_new, start_run
 from rookery.experiment.settings import settings_from
@@ -57,7 +57,7 @@ def command(
     budget: Runs = BUDGET,
     unit: BudgetUnit = "rounds",
     checkpoint_seconds: CheckpointSeconds = 10.0,
-    tensorboard: TensorBoard = False,
+    track: Track = None,
     engine: Annotated[str, typer.Option(help="simulator, or flower: real nodes on this machine.")] = "simulator",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes to start, with --engine flower.")] = 2,
     as_json: Json = False,
@@ -87,9 +87,9 @@ def command(
     }  # fmt: skip
     settings = settings_from(task, given, set_ or [])
     folder = new_folder(settings, settings.algorithm) if out is None else out
-    watch = event_writer(folder) if tensorboard else None
+    trackers = check_trackers(track or [])
     note = note_on_rounds(settings, rounds, task)
-    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "watch": watch, "note": note}
+    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "note": note}
     if engine not in ("simulator", "flower"):
         raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
     if engine == "flower":
@@ -99,4 +99,5 @@ def command(
     with if_stopped(again):
         (settings,), _ = tuned([settings], folder, Budget(budget, as_unit(unit)), no_tune=no_tune, as_json=as_json)
     how["rates_from"] = rates_from(settings)
-    finish(folder, lambda: start_run(settings, folder, command_line(), **how), as_json)
+    with tracked(trackers, folder) as watch:
+        finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)
