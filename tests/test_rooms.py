@@ -28,7 +28,7 @@ FLOORS = (
     ("aggregation",),
     ("problem",),
     ("models", "datasets"),
-    ("names", "files", "stopping", "typing", "_importing"),
+    ("names", "files", "modules", "stopping", "typing", "_importing"),
 )
 """A room imports from those below it only."""
 LONGEST = 450

@@ -1,19 +1,15 @@
 """Modules that define a problem: how one is found and run, and what its options are."""
 
 import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rookery.experiment.definition import Definition, Misdefined, read_definition
+from rookery.modules import find_file, line_in, run_file, split_name
 
 TOLD = ("seed", "held_out")
 """Parameters of ``make`` that a run sets itself; they are no options."""
@@ -33,7 +29,7 @@ class Module:
         stem = Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
         self.title = f"{stem}:{self.attribute}" if self.attribute else stem
         with telling(self, "importing it"):
-            self._names = _run(place, file, origin, content)
+            self._names = run_file(place, file, origin, content)
         self._made: tuple[Any, Definition] | None = None
         self._chosen = self._choose()
         _ = self.options  # raises if one cannot be
@@ -121,8 +117,7 @@ def find_module(name: str) -> Module | None:
         return load_module(name, file, file, file.read_bytes())
     if not all(part.isidentifier() for part in place.split(".")):
         return None
-    with _also_from(Path.cwd()):
-        found = _find(place)
+    found = find_file(place)
     if found is None:
         if "." not in place and place == name:
             return None  # a task, misspelt
@@ -130,64 +125,10 @@ def find_module(name: str) -> Module | None:
     return load_module(name, found, found, found.read_bytes())
 
 
-def _find(place: str) -> Path | None:
-    try:
-        spec = importlib.util.find_spec(place)
-    except (ModuleNotFoundError, ValueError):  # a package on the way is not there, or is none
-        return None
-    except Exception as error:
-        raise ValueError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
-    if spec is None or spec.origin is None or not spec.has_location:
-        return None
-    return Path(spec.origin)
-
-
 @lru_cache(maxsize=4)
 def load_module(name: str, file: Path, origin: Path, content: bytes) -> Module:
     """The module with this content, run once."""
     return Module(name, file, origin, content)
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """A module's name and what was chosen in it: ``a.py:b`` is ("a.py", "b")."""
-    place, colon, attribute = name.rpartition(":")
-    chosen = colon and attribute.isidentifier() and len(place) > 1
-    return (place, attribute) if chosen else (name, "")
-
-
-def _run(place: str, file: Path, origin: Path, content: bytes) -> dict[str, Any]:
-    """The names that the module defines."""
-    dotted = not place.endswith(".py")
-    if dotted and file == origin:
-        with _also_from(Path.cwd()):
-            return vars(importlib.import_module(place))
-    code = compile(content, str(file), "exec")
-    unique = f"{origin.stem}_{hashlib.sha256(content + bytes(origin)).hexdigest()[:8]}"
-    module = ModuleType(unique)
-    module.__file__ = str(origin)
-    module.__package__ = place.rpartition(".")[0] if dotted else ""
-    sys.modules[unique] = module  # dataclasses look there for what annotations name
-    try:
-        with _also_from(origin.parent, Path.cwd() if dotted else origin.parent):
-            exec(code, vars(module))
-    except BaseException:
-        del sys.modules[unique]
-        raise
-    return vars(module)
-
-
-@contextmanager
-def _also_from(*folders: Path) -> Iterator[None]:
-    """Modules are imported from these folders too."""
-    added = [str(folder) for folder in folders]
-    sys.path[:0] = added
-    try:
-        yield
-    finally:
-        for each in added:
-            sys.path.remove(each)
-            if each not in sys.path:
-                sys.path.append(each)  # for what a function imports when it is called
 
 
 @contextmanager
@@ -200,17 +141,9 @@ def telling(module: Module, doing: str) -> Iterator[None]:
             raise
         raise Misdefined(f"{module.name}: {error}") from None
     except (Exception, SystemExit) as error:
-        where = _line(error, module.file)
+        where = line_in(error, module.file)
         text = " ".join(str(error).split())
         raise ValueError(f"{module.name}{where}: {doing} failed: {type(error).__name__}: {text}") from error
-
-
-def _line(error: BaseException, file: Path) -> str:
-    """Where in the file it was, as ", line 3"; nothing if it was not there."""
-    if isinstance(error, SyntaxError) and error.filename and Path(error.filename) == file:
-        return f", line {error.lineno}"
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename) == file]
-    return f", line {frames[-1].lineno}" if frames else ""
 
 
 def _is_plain(value: Any) -> bool:
