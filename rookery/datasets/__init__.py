@@ -1,11 +1,26 @@
-"""Data sets: read from the official files, which are found on this machine or downloaded and always verified."""
+"""Data sets: published ones, read from the official files, which are found or downloaded and always verified; one's own."""
 
 from rookery.datasets.dataset import Dataset
 from rookery.datasets.download import fetch
+from rookery.datasets.encoding import Encoding
 from rookery.datasets.files import DataError, verify
 from rookery.datasets.images import load
 from rookery.datasets.omniglot import Omniglot, load_omniglot
+from rookery.datasets.own import OwnFile, from_arrays
 from rookery.datasets.sklearn_digits import digits
 from rookery.datasets.sources import DATASETS
 
-__all__ = ["DATASETS", "DataError", "Dataset", "Omniglot", "digits", "fetch", "load", "load_omniglot", "verify"]
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "Dataset",
+    "Encoding",
+    "Omniglot",
+    "OwnFile",
+    "digits",
+    "fetch",
+    "from_arrays",
+    "load",
+    "load_omniglot",
+    "verify",
+]
