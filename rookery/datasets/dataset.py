@@ -1,7 +1,6 @@
 """What a data set is: inputs with labels, in a training and a test part."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -65,21 +64,15 @@ class Dataset:
         keeps a row.
         """
         train, test = self._split(fraction, seed)
-        kept = {
-            name: getattr(self, name)[train]
-            for name in ("train_clients", "train_checked", "train_rows")
-            if getattr(self, name) is not None
-        }
-        held: dict[str, Any] = {} if self.train_rows is None else {"test_rows": self.train_rows[test]}
-        return replace(
-            self,
-            train_inputs=self.train_inputs[train],
-            train_labels=self.train_labels[train],
-            test_inputs=self.train_inputs[test],
-            test_labels=self.train_labels[test],
-            **kept,
-            **held,
-        )
+        rows = None if self.train_rows is None else self.train_rows[test]
+        inputs, labels = self.train_inputs[test], self.train_labels[test]
+        return replace(self.part(train), test_inputs=inputs, test_labels=labels, test_rows=rows)
+
+    def part(self, rows: np.ndarray) -> "Dataset":
+        """With these training examples only."""
+        names = ("train_inputs", "train_labels", "train_clients", "train_checked", "train_rows")
+        known = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: array[rows] for name, array in known.items() if array is not None})
 
     def _split(self, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
         count = len(self.train_labels)

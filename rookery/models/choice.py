@@ -15,30 +15,18 @@ import jax
 from jax import Array
 
 from rookery.models.layers import MLP, Dense
-from rookery.models.networks import cnn
+from rookery.models.networks import LeNet5, cnn
 from rookery.models.pytorch import torch_seeded
 from rookery.models.wrapped import Unfit, is_network, wrap
 from rookery.modules import find_file, line_in, run_file, split_name
 from rookery.names import unknown
 
-BUILT_IN = ("linear", "mlp", "cnn")
+BUILT_IN = ("linear", "mlp", "cnn", "lenet")
 """Networks that have a name."""
 WIDTHS = (64,)
 """Of the hidden layers of ``mlp``, where none are given."""
 DEFAULT = "make"
 """The function of a file, where none is named."""
-
-
-class Flat(eqx.Module):
-    """A network for vectors, for images: their pixels one after the other."""
-
-    network: eqx.Module
-
-    def __call__(self, batch: Array) -> Array:
-        """(examples, ...) to (examples, outputs)."""
-        network: Any = self.network
-        found: Array = network(batch.reshape(batch.shape[0], -1))
-        return found
 
 
 class Headed(eqx.Module):
@@ -92,7 +80,7 @@ def make_model(spec: Any, shape: Sequence[int], outputs: int, key: Array) -> eqx
     Its leaves are float arrays, all of which are learned. It is tried on small batches without computing anything.
 
     Args:
-        spec: ``"linear"``, ``"mlp:64,64"`` (widths of hidden layers), ``"cnn"``; ``"my_models.py:make"`` or
+        spec: ``"linear"``, ``"mlp:64,64"`` (widths of hidden layers), ``"cnn"``, ``"lenet"``; ``"my_models.py:make"`` or
             ``"package.module:make"``; or such a function, an Equinox, Flax or PyTorch module, an (init, apply) pair, a Haiku
             pair. A function is called with those of ``shape``, ``outputs`` and ``key`` that it names.
         shape: (features,) of a table; (height, width) or (height, width, channels) of images. Batches of images always
@@ -186,13 +174,12 @@ def _make_built_in(spec: str, shape: tuple[int, ...], outputs: int, key: Array) 
     kind, colon, _ = spec.partition(":")
     if colon and kind != "mlp":
         raise ValueError(f"model {spec}: {kind} takes nothing after its name")
-    if kind == "cnn":
+    if kind in ("cnn", "lenet"):
         if len(shape) != 3:
-            raise ValueError(f"model cnn is for images, and an example here has the shape {shape}: try mlp:64,64")
-        return cnn(shape, outputs, key)
+            raise ValueError(f"model {kind} is for images, and an example here has the shape {shape}: try mlp:64,64")
+        return (cnn if kind == "cnn" else LeNet5)(shape, outputs, key)
     inputs = math.prod(shape)
-    network = Dense(inputs, outputs, key) if kind == "linear" else MLP((inputs, *_widths(spec), outputs), key)
-    return network if len(shape) == 1 or kind == "mlp" else Flat(network)  # an MLP flattens by itself
+    return Dense(inputs, outputs, key) if kind == "linear" else MLP((inputs, *_widths(spec), outputs), key)
 
 
 def _widths(spec: str) -> tuple[int, ...]:

@@ -23,8 +23,8 @@ class Dense(eqx.Module):
         self.bias = jax.random.uniform(b_key, (outputs,), minval=-bound, maxval=bound)
 
     def __call__(self, batch: Array) -> Array:
-        """(examples, inputs) to (examples, outputs)."""
-        return batch @ self.weight + self.bias
+        """(examples, inputs) to (examples, outputs); images are flattened."""
+        return batch.reshape(batch.shape[0], -1) @ self.weight + self.bias
 
 
 class MLP(eqx.Module):
@@ -40,7 +40,7 @@ class MLP(eqx.Module):
         self.layers = tuple(Dense(inputs, outputs, own) for inputs, outputs, own in pairs)
 
     def __call__(self, batch: Array) -> Array:
-        """(examples, inputs) to (examples, outputs)."""
+        """(examples, inputs) to (examples, outputs); images are flattened."""
         *hidden, last = self.layers
         for layer in hidden:
             batch = jax.nn.relu(layer(batch))

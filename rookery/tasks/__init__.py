@@ -1,9 +1,14 @@
-"""The learning problems people come for: data to clients, losses, model, metrics. One module a task."""
+"""The learning problems people come for: data to clients, losses, model, metrics. One module a task.
+
+``rk.tasks.data_cleaning(features, labels, clients=..., model=...)`` makes a task of arrays of one's own, and so do its
+sisters.
+"""
 
 from rookery.tasks.cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS
 from rookery.tasks.fairness import FAIR_CLASSIFICATION
 from rookery.tasks.few_examples import FEW_SHOT
 from rookery.tasks.imbalance import LOSS_TUNING
+from rookery.tasks.learned import Learned
 from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX
 from rookery.tasks.ranking import AUROC
 from rookery.tasks.representation import HYPER_REPRESENTATION
@@ -29,4 +34,25 @@ RECIPES: dict[str, Recipe] = {
 }
 """Every task by its name on the command line."""
 
-__all__ = ["RECIPES", "Defaults", "Recipe", "Task"]
+hyper_representation = HYPER_REPRESENTATION
+data_cleaning = DATA_CLEANING
+loss_tuning = LOSS_TUNING
+few_shot = FEW_SHOT
+fair_classification = FAIR_CLASSIFICATION
+auroc = AUROC
+client_weighting = CLIENT_WEIGHTING
+
+__all__ = [
+    "RECIPES",
+    "Defaults",
+    "Learned",
+    "Recipe",
+    "Task",
+    "auroc",
+    "client_weighting",
+    "data_cleaning",
+    "fair_classification",
+    "few_shot",
+    "hyper_representation",
+    "loss_tuning",
+]

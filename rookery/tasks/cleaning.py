@@ -1,7 +1,7 @@
 """Data cleaning: learn a weight for every training sample, so that training on noisy labels does well on clean ones."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -10,16 +10,16 @@ import numpy as np
 from jax import Array
 
 from rookery.datasets import Dataset
-from rookery.models.layers import MLP, cross_entropies, cross_entropy, squared_norm
+from rookery.models.choice import make_model
+from rookery.models.layers import cross_entropies, cross_entropy, squared_norm
 from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
 from rookery.problem.sets import Box
-from rookery.tasks.inputs import Example, Scaling, Score, examples
-from rookery.tasks.representation import check_network, deal
+from rookery.tasks.cleaned import MEANINGS, Cleaned, Form, Labels, sample_weights, simple_rivals, what_was_learned
+from rookery.tasks.inputs import Example, Scaling, Score, deal, examples, widths
+from rookery.tasks.representation import check_network
 from rookery.tasks.task import Defaults, Recipe, Task
-
-Form = Literal["sigmoid", "linear"]
 
 
 class _Upper(eqx.Module):
@@ -27,10 +27,10 @@ class _Upper(eqx.Module):
 
     scaling: Scaling
 
-    def logits(self, x: Array, y: MLP, images: Array) -> Array:
-        return y(self.scaling.flat(images, y.layers[0].weight.dtype))
+    def logits(self, x: Array, y: Any, inputs: Array) -> Array:
+        return self.scaling.outputs(y, inputs)
 
-    def __call__(self, x: Array, y: MLP, batch: Example) -> Array:
+    def __call__(self, x: Array, y: Any, batch: Example) -> Array:
         return cross_entropy(self.logits(x, y, batch["input"]), batch["label"])
 
 
@@ -40,32 +40,9 @@ class _Lower(_Upper):
     form: Form = eqx.field(static=True)
     rc: float
 
-    def __call__(self, x: Array, y: MLP, batch: Example) -> Array:
+    def __call__(self, x: Array, y: Any, batch: Example) -> Array:
         losses = cross_entropies(self.logits(x, y, batch["input"]), batch["label"])
         return jnp.mean(sample_weights(self.form, x[batch["j"]]) * losses) + self.rc * squared_norm(y)
-
-
-class _Cleaned(eqx.Module):
-    """On the test images accuracy and loss; the error on all validation images; mean weights of wrong and right labels."""
-
-    test: Score
-    validation: Score
-    wrong: Array
-    form: Form = eqx.field(static=True)
-
-    def __call__(self, x: Array, y: MLP) -> dict[str, Array]:
-        weights = sample_weights(self.form, x)
-        return {
-            **self.test(x, y),
-            "validation_error": jnp.maximum(1 - self.validation(x, y)["accuracy"], 0),
-            "noisy_weight": jnp.mean(weights, where=self.wrong),
-            "clean_weight": jnp.mean(weights, where=~self.wrong),
-        }
-
-
-def sample_weights(form: Form, x: Array) -> Array:
-    """The weights of samples with the entries x: σ(x), or x itself."""
-    return jax.nn.sigmoid(x) if form == "sigmoid" else x
 
 
 def data_cleaning(
@@ -82,16 +59,18 @@ def data_cleaning(
     oracle: bool = False,
     hidden: Sequence[int] = (200,),
     rc: float = 0.0,
+    model: Any = None,
 ) -> Task:
     """min over x of the mean validation loss of the network y*(x), y*(x) = argmin of the mean of w_j ℓ_j(y) + rc‖y‖².
 
-    The labels of a fraction ``noise`` of all training samples are replaced by uniformly random ones, which may be the
-    right ones, or with ``always_wrong`` by random wrong ones; those of validation images are clean. x has one entry
+    The labels of a fraction ``noise`` of all training samples (0: they are as noisy as they are) are replaced by uniformly
+    random ones, which may be the right ones, or with ``always_wrong`` by random wrong ones; those of validation samples
+    stay. x has one entry
     for each training sample of all clients, and a client's data touch only its own: w_j = σ(x_j), from x = 0
     (``form="sigmoid"``), or w_j = x_j, from x = 1 (``form="linear"``), which ``bounded`` keeps in [0, 1]: with
-    negative weights the lower level has no minimum. The whole network pixels–hidden–classes is y. With ``oracle`` x
-    starts at the truth, weight 1 for right labels and 0 for wrong ones: FedAvg, which leaves x where it is, is then
-    the ceiling.
+    negative weights the lower level has no minimum. The whole network, ``model`` or inputs–hidden–classes, is y. With
+    ``oracle`` x starts at the truth, weight 1 for right labels and 0 for wrong ones: FedAvg, which leaves x where it is,
+    is then the ceiling.
 
     ``split`` is that of hyper-representation, "iid" or "shards", with the fraction ``validation`` held out. Or it is
     "one-class": client m validates on ``validation`` (50) images of class m alone (m modulo the number of classes), and
@@ -105,7 +84,7 @@ def data_cleaning(
     if split == "one-class":
         lower, upper = _one_class(data.train_labels, clients, seed, 50 if validation is None else validation)
     else:
-        lower, upper = deal(data.train_labels, clients, seed, split, validation)
+        lower, upper = deal(data, clients, seed, split, validation)
     training, held = np.concatenate(lower), np.concatenate(upper)
     noisy, wrong = _noisy(data, training, noise, seed, always_wrong)
     entry = np.zeros(len(noisy), np.int32)
@@ -113,13 +92,19 @@ def data_cleaning(
     clean = examples(data.train_inputs, data.train_labels)
     given = {"input": clean["input"], "label": jnp.asarray(noisy, jnp.int32), "j": jnp.asarray(entry)}
     loss = _Upper(Scaling.of(data))
-    validate = Score(loss.logits, jnp.asarray(data.train_inputs[held]), jnp.asarray(data.train_labels[held]))
+    validate = Score(loss.logits, jnp.asarray(data.train_inputs[held]), jnp.asarray(data.train_labels[held], jnp.int32))
+    model = widths(hidden) if model is None else model
+    network = make_model(model, data.shape, data.classes, jax.random.key(seed))
+    labels = Labels(data, lower, upper, noisy, wrong if noise else None, form, model)
+    test = Score.of(loss.logits, data)
     return Task(
         Bilevel(loss, _Lower(loss.scaling, form, rc), x_set=Box(0.0, 1.0) if bounded else None),
         Clients(Split(given, lower, "lower"), Split(clean, upper, "upper")),
         _first_weights(form, wrong, oracle),
-        MLP((data.pixels, *hidden, data.classes), jax.random.key(seed)),
-        _Cleaned(Score.of(loss.logits, data), validate, jnp.asarray(wrong), form),
+        network,
+        Cleaned(test, validate, jnp.asarray(wrong) if noise else None, form),
+        contest=simple_rivals(labels, network, test),
+        learned=what_was_learned(labels, test),
     )
 
 
@@ -134,9 +119,11 @@ def _noisy(
     data: Dataset, training: np.ndarray, noise: float, seed: int, always_wrong: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """(labels of all images, those of the training samples noisy; which of the training samples have a wrong one)."""
-    if not 0 < noise < 1:
-        raise ValueError(f"noise must be a fraction between 0 and 1, got {noise!r}")
+    if not 0 <= noise < 1:
+        raise ValueError(f"noise must be a fraction, at least 0 and below 1, got {noise!r}")
     labels = data.train_labels.copy()
+    if not noise:
+        return labels, np.zeros(len(training), bool)
     labels[training], _ = partition.noisy_labels(labels[training], noise, seed, data.classes, always_wrong)
     return labels, labels[training] != data.train_labels[training]
 
@@ -190,6 +177,12 @@ DATA_CLEANING = Recipe(
             },
         ),
     },
+    own=Defaults(
+        clients=10, batch_size=32, rounds=300, algorithm="MeFBO",
+        options={"noise": 0.0, "validation": None, "model": "mlp:32"},
+    ),
+    question="Some training labels are wrong. Can training find out which, and do as if they were not there?",
+    meanings=MEANINGS,
 )  # fmt: skip
 
 _ONE_CLASS_PAPER = Defaults(
@@ -222,4 +215,6 @@ DATA_CLEANING_ONE_CLASS = Recipe(
         "mnist": _ONE_CLASS_PAPER,
         "fashion-mnist": _ONE_CLASS_PAPER,
     },
+    question="Some training labels are wrong, and each client can check those of one class only. Can they clean together?",
+    meanings=MEANINGS,
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Fair classification: a network whose worst class is as good as can be."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,13 +9,16 @@ import numpy as np
 from jax import Array
 
 from rookery.datasets import Dataset
+from rookery.models.choice import make_model
 from rookery.models.layers import cross_entropies
-from rookery.models.networks import ConvNet, cnn
 from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Minimax
 from rookery.problem.sets import Simplex
-from rookery.tasks.inputs import Example, Scaling, examples
+from rookery.tasks.averaging import averaging
+from rookery.tasks.inputs import CLASSIFIED, Example, Scaling, Score, class_names, examples, held_by, recalls
+from rookery.tasks.learned import Learned, Rows, bars
+from rookery.tasks.network import OfWhole, about_network, by_class
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
@@ -22,56 +27,92 @@ class _Objective(eqx.Module):
 
     scaling: Scaling
 
-    def logits(self, x: ConvNet, images: Array) -> Array:
-        return x(self.scaling(images, x.dtype))
+    def logits(self, x: Any, inputs: Array) -> Array:
+        return self.scaling.outputs(x, inputs)
 
-    def __call__(self, x: ConvNet, y: Array, batch: Example) -> Array:
+    def __call__(self, x: Any, y: Array, batch: Example) -> Array:
         hot = jax.nn.one_hot(batch["label"], y.shape[0], dtype=y.dtype)
         losses = cross_entropies(self.logits(x, batch["input"]), batch["label"])
         return jnp.mean(batch["weight"].astype(y.dtype) * (hot @ y) * losses)
 
 
-class _Score(eqx.Module):
-    """On the test images: the share that is right, of all and of the worst class, and the mean cross-entropy."""
+class Worst(eqx.Module):
+    """On the test examples: the share that is right, of all and of the worst class, and the mean cross-entropy.
 
-    objective: _Objective
-    images: Array
-    labels: Array
+    The network is the second argument, as a score of tasks has it.
+    """
+
+    test: Score
     classes: int = eqx.field(static=True)
-    chunk: int = eqx.field(static=True, default=1000)
 
-    def __call__(self, x: ConvNet, y: Array) -> dict[str, Array]:
-        def one(example: tuple[Array, Array]) -> tuple[Array, Array]:
-            image, label = example
-            logits = self.objective.logits(x, image[None])
-            return jnp.argmax(logits[0]) == label, cross_entropies(logits, label[None])[0]
-
-        right, losses = jax.lax.map(one, (self.images, self.labels), batch_size=self.chunk)
-        of_class = self.labels[:, None] == jnp.arange(self.classes)
-        recall = jnp.sum(of_class * right[:, None], 0) / jnp.sum(of_class, 0)
+    def __call__(self, x: Any, network: Any) -> dict[str, Array]:
+        """The metrics."""
+        right, losses = self.test.each(None, network)
+        recall = recalls(right, self.test.labels, self.classes)
         return {"accuracy": jnp.mean(right), "worst_accuracy": jnp.nanmin(recall), "loss": jnp.mean(losses)}
 
 
-def fair_classification(data: Dataset, *, clients: int = 20, seed: int = 0) -> Task:
+class _Score(eqx.Module):
+    """The same of x, the network of this task."""
+
+    worst: Worst
+
+    def __call__(self, x: Any, y: Array) -> dict[str, Array]:
+        return self.worst(None, x)
+
+
+def fair_classification(
+    data: Dataset, *, clients: int = 20, seed: int = 0, judge: str | None = None, model: Any = None
+) -> Task:
     """min over x, max over y in the simplex of mean_i Σ_c y_c L_c^i(x), L_c^i the mean loss of class c at client i.
 
-    x is FedSGDA's network for such images. Every client holds an equal part of every class. An example of class c at
-    client i carries the weight n_i/n_ic (all examples over those of its class), so that the mean over a batch of weight
-    · y_label · loss is an unbiased estimate of Σ_c y_c L_c^i, and equal to it on the whole set. y starts at 1/C.
+    x is the network ``model``, or FedSGDA's for such images. Every client holds an equal part of every class, unless the
+    data say who holds what. An example of class c at client i carries the weight n_i/n_ic (all examples over those of its
+    class), so that the mean over a batch of weight · y_label · loss is an unbiased estimate of Σ_c y_c L_c^i, and equal to
+    it on the whole set. y starts at 1/C. ``judge`` is the metric that counts: accuracy (as in FedSGDA's paper), or
+    worst_accuracy.
     """
-    held = partition.by_class(data.train_labels, [range(data.classes)] * clients, seed)
+    if judge not in (None, "accuracy", "worst_accuracy"):
+        raise ValueError(f"judge must be 'accuracy' or 'worst_accuracy', got {judge!r}")
+    if data.train_clients is None:
+        held = partition.by_class(data.train_labels, [range(data.classes)] * clients, seed)
+    else:
+        held = held_by(data, clients, seed, "iid")
     objective = _Objective(Scaling.of(data))
     every = {
         **examples(data.train_inputs, data.train_labels),
         "weight": jnp.asarray(_weights(data.train_labels, held, data.classes)),
     }
+    model = "cnn" if model is None else model
+    network = make_model(model, data.shape, data.classes, jax.random.key(seed))
+    test = Score.of(OfWhole(objective.scaling), data)
+
+    def learned(x: Any, y: Any) -> Learned:
+        rows = _class_weights(data, np.asarray(y), test, x)
+        text = "The weights that the worst classes pulled to themselves by the end."
+        weights = bars("Weights of classes", text, class_names(data), y)
+        return Learned(
+            {"class_weights.csv": rows}, [*by_class(test, data, None, x), weights], about_network(data, x, model)
+        )
+
     return Task(
         Minimax(objective, y_set=Simplex()),
         Clients(Split(every, held, "clients")),
-        cnn(data.shape, data.classes, jax.random.key(seed)),
+        network,
         jnp.full(data.classes, 1 / data.classes),
-        _Score(objective, jnp.asarray(data.test_inputs), jnp.asarray(data.test_labels, jnp.int32), data.classes),
+        _Score(Worst(test, data.classes)),
+        metric=judge or "accuracy",
+        contest=averaging(data, held, network, Worst),
+        learned=learned,
     )
+
+
+def _class_weights(data: Dataset, y: np.ndarray, test: Score, network: Any) -> Rows:
+    right, _ = eqx.filter_jit(test.each)(None, network)
+    recall = np.asarray(recalls(right, test.labels, data.classes))
+    sizes = np.bincount(data.train_labels, minlength=data.classes)
+    rows = list(zip(class_names(data), sizes, y, recall, strict=True))
+    return Rows(("class", "training_examples", "weight", "test_accuracy"), rows)
 
 
 def _weights(labels: np.ndarray, held: list[np.ndarray], classes: int) -> np.ndarray:
@@ -109,6 +150,15 @@ FAIR_CLASSIFICATION = Recipe(
         "mnist": _PAPER,
         "fashion-mnist": _PAPER,
         "cifar-10": _PAPER,
+    },
+    own=Defaults(
+        clients=10, local_steps=5, batch_size=32, rounds=100, algorithm="FedSGDA+",
+        options={"model": "mlp:32", "judge": "worst_accuracy"},
+    ),
+    question="How good can the classifier be at its worst class?",
+    meanings={
+        **CLASSIFIED,
+        "worst_accuracy": "The share that is classified right of the class that is classified worst.",
     },
 )  # fmt: skip
 """Rates on digits: a small grid on held-out training data. Else: points of FedSGDA's grids, which does not say its own;

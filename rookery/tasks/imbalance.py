@@ -1,6 +1,6 @@
 """Loss tuning: train on imbalanced classes with a loss whose weights, scales and shifts are chosen on validation data."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -9,12 +9,16 @@ import numpy as np
 from jax import Array
 
 from rookery.datasets import Dataset
-from rookery.models.layers import MLP, cross_entropies, squared_norm
+from rookery.models.choice import make_model
+from rookery.models.layers import cross_entropies, squared_norm
 from rookery.problem import partition
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
-from rookery.tasks.inputs import Example, Scaling, examples
-from rookery.tasks.representation import check_network, deal
+from rookery.tasks.averaging import averaging
+from rookery.tasks.inputs import CLASSIFIED, Example, Scaling, Score, class_names, deal, examples, recalls, widths
+from rookery.tasks.learned import Learned, Rows, table
+from rookery.tasks.network import about_network, by_class
+from rookery.tasks.representation import check_network
 from rookery.tasks.task import Defaults, Recipe, Task
 
 
@@ -45,10 +49,10 @@ class _Upper(eqx.Module):
     scaling: Scaling
     loss: VectorScaling
 
-    def logits(self, x: VectorScaling, y: MLP, images: Array) -> Array:
-        return y(self.scaling.flat(images, y.layers[0].weight.dtype))
+    def logits(self, x: Any, y: Any, inputs: Array) -> Array:
+        return self.scaling.outputs(y, inputs)
 
-    def __call__(self, x: VectorScaling, y: MLP, batch: Example) -> Array:
+    def __call__(self, x: VectorScaling, y: Any, batch: Example) -> Array:
         return self.loss(self.logits(x, y, batch["input"]), batch["label"])
 
 
@@ -58,29 +62,21 @@ class _Lower(eqx.Module):
     scaling: Scaling
     rc: float
 
-    def __call__(self, x: VectorScaling, y: MLP, batch: Example) -> Array:
-        logits = y(self.scaling.flat(batch["input"], y.layers[0].weight.dtype))
+    def __call__(self, x: VectorScaling, y: Any, batch: Example) -> Array:
+        logits = self.scaling.outputs(y, batch["input"])
         return x(logits, batch["label"]) + self.rc * squared_norm(y)
 
 
-class _Balanced(eqx.Module):
-    """On the test images: the mean over classes of the share that is right, the share of all, and the mean loss."""
+class Balanced(eqx.Module):
+    """On the test examples: the mean over classes of the share that is right, the share of all, and the mean loss."""
 
-    upper: _Upper
-    images: Array
-    labels: Array
+    test: Score
     classes: int = eqx.field(static=True)
-    chunk: int = eqx.field(static=True, default=1000)
 
-    def __call__(self, x: VectorScaling, y: MLP) -> dict[str, Array]:
-        def one(example: tuple[Array, Array]) -> tuple[Array, Array]:
-            image, label = example
-            logits = self.upper.logits(x, y, image[None])
-            return jnp.argmax(logits[0]) == label, cross_entropies(logits, label[None])[0]
-
-        right, losses = jax.lax.map(one, (self.images, self.labels), batch_size=self.chunk)
-        of_class = self.labels[:, None] == jnp.arange(self.classes)
-        recall = jnp.sum(of_class * right[:, None], 0) / jnp.sum(of_class, 0)
+    def __call__(self, x: Any, y: Any) -> dict[str, Array]:
+        """The metrics."""
+        right, losses = self.test.each(x, y)
+        recall = recalls(right, self.test.labels, self.classes)
         return {"balanced_accuracy": jnp.mean(recall), "accuracy": jnp.mean(right), "loss": jnp.mean(losses)}
 
 
@@ -91,31 +87,64 @@ def loss_tuning(
     seed: int = 0,
     hidden: int = 200,
     rc: float = 0.0,
-    factor: float = 100.0,
+    factor: float | None = 100.0,
     split: Literal["iid", "shards"] = "iid",
     validation: float | None = None,
+    model: Any = None,
 ) -> Task:
     """min over x = (ω, δ, ι) of the mean weighted validation loss of the network y*(x), trained with the loss that x says.
 
-    Class c keeps its first ⌈(n/C)·factor^{−c/(C−1)}⌉ training images, so that the first class is ``factor`` times as
-    large as the last. Lower level: :class:`VectorScaling` + rc‖y‖², y a network pixels–hidden–classes; upper level: the
-    same with δ = 1, ι = 0 and weights proportional to factor^{c/(C−1)}, of Euclidean norm 1. Clients hold equal shares,
-    as in hyper-representation. x starts at ω = 1, δ = 1, ι = 0: plain training.
+    Class c keeps its first ⌈(n/C)·factor^{−c/(C−1)}⌉ training examples, so that the first class is ``factor`` times as
+    large as the last; None leaves classes as they are. Lower level: :class:`VectorScaling` + rc‖y‖², y the network
+    ``model``, or inputs–hidden–classes; upper level: the same with δ = 1, ι = 0 and weights proportional to
+    factor^{c/(C−1)}, or to the inverse sizes of the classes as they are, of Euclidean norm 1. Clients hold equal shares, as
+    in hyper-representation. x starts at ω = 1, δ = 1, ι = 0: plain training.
     """
     check_network((hidden,), rc)
-    kept = partition.long_tailed(data.train_labels, factor, data.classes, len(data.train_labels) // data.classes)
-    labels = data.train_labels[kept]
-    lower, upper = deal(labels, clients, seed, split, validation)
-    data_of_all = examples(data.train_inputs[kept], labels)
-    loss = _Upper(Scaling.of(data), VectorScaling.weighted(class_weights(data.classes, factor)))
+    if factor is not None:
+        kept = partition.long_tailed(data.train_labels, factor, data.classes, len(data.train_labels) // data.classes)
+        data = data.part(kept)
+        weights = class_weights(data.classes, factor)
+    else:
+        weights = inverse_sizes(data.train_labels, data.classes)
+    lower, upper = deal(data, clients, seed, split, validation)
+    data_of_all = examples(data.train_inputs, data.train_labels)
+    loss = _Upper(Scaling.of(data), VectorScaling.weighted(weights))
+    model = widths((hidden,)) if model is None else model
+    network = make_model(model, data.shape, data.classes, jax.random.key(seed))
+    test = Score.of(loss.logits, data)
+
+    def learned(x: Any, y: Any) -> Learned:
+        rows = _class_weights(data, x, test, y)
+        text = "What the training loss was made of: weight, scale and shift of each class."
+        shown = [*by_class(test, data, x, y), table("Learned loss", text, rows)]
+        return Learned({"class_weights.csv": rows}, shown, about_network(data, y, model))
+
     return Task(
         Bilevel(loss, _Lower(loss.scaling, rc)),
         Clients(Split(data_of_all, lower, "lower"), Split(data_of_all, upper, "upper")),
         VectorScaling.weighted(jnp.ones(data.classes)),
-        MLP((data.pixels, hidden, data.classes), jax.random.key(seed)),
-        _Balanced(loss, jnp.asarray(data.test_inputs), jnp.asarray(data.test_labels, jnp.int32), data.classes),
+        network,
+        Balanced(test, data.classes),
         metric="balanced_accuracy",
+        contest=averaging(data, [np.concatenate(both) for both in zip(lower, upper, strict=True)], network, Balanced),
+        learned=learned,
     )
+
+
+def _class_weights(data: Dataset, x: VectorScaling, test: Score, y: Any) -> Rows:
+    right, _ = eqx.filter_jit(test.each)(x, y)
+    recall = np.asarray(recalls(right, test.labels, data.classes))
+    sizes = np.bincount(data.train_labels, minlength=data.classes)
+    cells = (class_names(data), sizes, *map(np.asarray, (x.omega, x.delta, x.iota)), recall)
+    columns = ("class", "training_examples", "weight", "scale", "shift", "test_accuracy")
+    return Rows(columns, list(zip(*cells, strict=True)))
+
+
+def inverse_sizes(labels: np.ndarray, classes: int) -> Array:
+    """ω_c ∝ 1/n_c, ‖ω‖ = 1."""
+    weights = 1 / np.maximum(np.bincount(labels, minlength=classes), 1)
+    return jnp.asarray(weights / np.linalg.norm(weights), jnp.result_type(float))
 
 
 def class_weights(classes: int, factor: float) -> Array:
@@ -156,5 +185,15 @@ LOSS_TUNING = Recipe(
                 "FedAvg": {"eta_y": 0.2},
             },
         ),
+    },
+    own=Defaults(
+        clients=10, local_steps=3, batch_size=32, rounds=200, algorithm="MeFBO",
+        options={"factor": None, "model": "mlp:32"},
+    ),
+    question="Some classes are rare. Which weights of the training loss make the classifier good at all classes alike?",
+    meanings={
+        **CLASSIFIED,
+        "balanced_accuracy": "The mean over the classes of the share of their test examples that is classified right: each "
+        "class counts the same, however rare it is.",
     },
 )  # fmt: skip
