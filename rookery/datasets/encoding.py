@@ -154,7 +154,10 @@ class Encoding:
                 shape = tuple(int(side) for side in tables["shape"])
                 if len(shape) not in (2, 3) or min(shape) < 1:
                     raise ValueError(f"shape {shape}")
-                return cls(shape=shape, mean=_moment(tables["mean"]), deviation=_moment(tables["deviation"]))
+                mean, deviation = _moment(tables["mean"], shape), _moment(tables["deviation"], shape)
+                if np.min(deviation) <= 0:
+                    raise ValueError(f"deviation {deviation}")
+                return cls(shape=shape, mean=mean, deviation=deviation)
             columns = tuple(map(_code, tables["columns"]))
             if not columns or len({code.name for code in columns}) < len(columns):
                 raise ValueError("no columns, or two of one name")
@@ -262,8 +265,12 @@ def _listed(moment: float | tuple[float, ...]) -> float | list[float]:
     return list(moment) if isinstance(moment, tuple) else moment
 
 
-def _moment(stored: Any) -> float | tuple[float, ...]:
-    return tuple(map(_finite, stored)) if isinstance(stored, list) else _finite(stored)
+def _moment(stored: Any, shape: tuple[int, ...]) -> float | tuple[float, ...]:
+    if len(shape) == 2:
+        return _finite(stored)
+    if len(stored) != shape[2]:
+        raise ValueError(f"{len(stored)} numbers for {shape[2]} colours")
+    return tuple(map(_finite, stored))
 
 
 def _finite(stored: Any) -> float:

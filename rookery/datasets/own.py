@@ -42,13 +42,20 @@ class OwnFile:
     fill: bool = False
     test: str | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.ignore, str):
+            raise TypeError(f"ignore must be several names, got the text {self.ignore!r}")
+        object.__setattr__(self, "ignore", tuple(self.ignore))  # a list, as TOML has it, is as good
+
     def read(self) -> Dataset:
         """The data set. The test part is the same for everybody who reads the same file."""
         opened = open_file(self.file)
         test = open_file(self.test, "test") if self.test is not None else None
         given = {"label": self.label, "client": self.client_column, "checked": self.checked_column}
         roles = _roles(opened, given, self.ignore)
-        return _dataset(Path(self.file).name or self.file, opened, roles, self.ignore, self.fill, test, seed=0)
+        return _dataset(
+            Path(self.file).expanduser().resolve().name, opened, roles, self.ignore, self.fill, test, seed=0
+        )
 
     def sha256(self) -> str:
         """Of the file; of all images' names and bytes; with a test file, of the line "<sha256> <sha256>" of the two."""
@@ -121,10 +128,10 @@ def _roles(file: UserFile, given: Mapping[str, str | None], ignore: tuple[str, .
             f"label: say which column of {file.origin} has the labels" + (f"; there are {there}" * bool(there))
         )
     roles = _Roles(label, chosen["client"], chosen["checked"])
-    used = [*roles.columns, *ignore]
-    if len(roles.columns) < sum(name is not None for name in roles) or len(set(used)) < len(used):
-        twice = next(name for name in (*roles, *ignore) if name and [*roles, *ignore].count(name) > 1)
-        raise ValueError(f"{twice!r} is named twice among label, client_column, checked_column and ignore")
+    named = [name for name in (*roles, *ignore) if name is not None]
+    twice = [name for name in named if named.count(name) > 1]
+    if twice:
+        raise ValueError(f"{twice[0]!r} is named twice among label, client_column, checked_column and ignore")
     return roles
 
 
@@ -140,12 +147,11 @@ def _dataset(
     train, drawn = _split(known, test is not None, seed, file.origin)
     if file.images is not None:
         images = file.images(None)
-        encoding, parts = learn_images(images[train]), [images[train], images[drawn]]
-        del images
+        parts = [images[train], images[drawn]]
+        encoding = learn_images(parts[0])
     else:
         check_cells(columns, fill, file.origin)
-        others = [*ignore, *(each for each in roles if each is not None)]
-        encoding = learn_table(columns, train, others, file.origin)
+        encoding = learn_table(columns, train, [*ignore, *roles.columns], file.origin)
         parts = encoding.encode(columns, [train, drawn], fill, file.origin)
     rows = np.arange(len(known.labels)) if file.rows is None else file.rows
     test_part = _Test(parts[1], known.labels[drawn], rows[drawn])
@@ -297,7 +303,7 @@ def _read_test(file: UserFile, roles: _Roles, encoding: Encoding, class_names: t
     columns = file.read({**encoding.kinds, label: "words"})
     words = _words(columns.pop(label))
     _none_missing(words, f"{file.origin}: label {label!r}")
-    found, names = numbered(words, as_numbers=True)
+    labels, names = numbered(words, as_numbers=True)  # the same names are in the same order
     new = [name for name in names if name not in class_names]
     lacking = [name for name in class_names if name not in names]
     if new:
@@ -306,7 +312,6 @@ def _read_test(file: UserFile, roles: _Roles, encoding: Encoding, class_names: t
         )
     if lacking:
         raise ValueError(f"{file.origin}: has no row of class {shown(lacking[0])}; must have one of each to test with")
-    labels = np.array([class_names.index(name) for name in names], np.int32)[found]
     if not encoding.shape:
         (inputs,) = encoding.encode(columns, [slice(None)], fill, file.origin)
     elif file.images is not None:

@@ -91,6 +91,7 @@ def test_delimiters_marks_and_quotes_do_not_matter(tmp_path):
         "mark.csv": "\ufeff" + text(TABLE),
         "semicolons.csv": text(TABLE, ";"),
         "tabs.txt": text(TABLE, "\t"),
+        "spaces.csv": "".join(f'"{line}"\n' for line in text(TABLE, '", "').splitlines()),
         "quoted.CSV": ",".join(quoted) + "\r\n" + body.replace("\n", "\r\n") + "\r\n",
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8", newline="")
@@ -168,7 +169,8 @@ def test_the_test_part_is_of_checked_rows(tmp_path):
     for name, whole in (("train_checked", truth), ("train_rows", np.arange(ROWS))):
         assert (getattr(held, name) == whole[held.train_rows]).all()
     assert (np.array(held.client_names)[held.train_clients] == SITE[held.train_rows]).all()
-    assert set(held.train_rows) | set(held.test_rows) == set(data.train_rows)
+    assert sorted([*held.train_rows, *held.test_rows]) == sorted(data.train_rows)
+    assert len(held.train_rows) == len(held.train_inputs) == len(held.train_checked) == len(held.train_clients)
 
 
 def test_no_client_and_no_class_is_lost_to_the_test_part():
@@ -246,7 +248,7 @@ def test_the_checksum_is_of_what_is_read(tmp_path):
     before = folder.sha256()
     (tmp_path / "pets" / "note.txt").write_text("no image")
     assert folder.sha256() == before
-    (tmp_path / "pets" / "cat" / "0.png").rename(tmp_path / "pets" / "dog" / "9.png")
+    (tmp_path / "pets" / "cat" / "4.png").rename(tmp_path / "pets" / "cat" / "9.png")
     assert folder.sha256() != before
     refused(lambda: OwnFile("gone.csv", "ill").sha256(), "data='gone.csv': there is no such file")
 
@@ -275,6 +277,8 @@ def test_new_images_become_the_inputs_that_training_had(tmp_path):
     data = OwnFile(image_folder(tmp_path / "pets")).read()
     encoding = stored(data)
     assert encoding == data.encoding
+    colours = from_arrays(RNG.integers(0, 256, (20, 4, 4, 3), np.uint8), np.arange(20) % 2)
+    assert stored(colours) == colours.encoding
     images, rows = encoding.apply(str(tmp_path / "pets"))
     place = {row: at for at, row in enumerate(rows)}
     np.testing.assert_array_equal(images[[place[row] for row in data.train_rows]], data.train_inputs)
@@ -378,6 +382,7 @@ def test_a_file_that_is_no_table_is_refused_in_one_line(case, tmp_path):
 
 def test_files_that_are_not_there_or_not_known_are_named(tmp_path, monkeypatch):
     file = csv_file(tmp_path)
+    refused(lambda: OwnFile(file, "ill", ignore="age"), "ignore must be several names, got the text 'age'")
     refused(lambda: OwnFile("gone.csv", "ill").read(), "data='gone.csv': there is no such file or folder")
     refused(lambda: OwnFile(file, "ill", test="gone.csv").read(), "test='gone.csv': there is no such file or folder")
     (tmp_path / "a.xlsx").write_text("")
@@ -471,6 +476,8 @@ def test_arrays_that_do_not_fit_are_refused():
         {"columns": 3, "others": []},
         {"shape": [0, 4], "mean": 0, "deviation": 1},
         {"shape": [4, 4], "mean": "0", "deviation": 1},
+        {"shape": [4, 4], "mean": 0, "deviation": 0},
+        {"shape": [4, 4, 3], "mean": [0, 0], "deviation": [1, 1, 1]},
     ],
 )
 def test_a_damaged_encoding_is_refused(tables):
