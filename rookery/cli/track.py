@@ -62,7 +62,9 @@ class TensorBoard:
 
     def __init__(self, package: Any, told: Told):
         self.id = f"seed-{told.seed}"
-        self._writer = package.SummaryWriter(str(told.folder / "tensorboard" / self.id))
+        # Its files are named by the second: one that is opened soon after another would replace it.
+        own = f".{secrets.token_hex(3)}"
+        self._writer = package.SummaryWriter(str(told.folder / "tensorboard" / self.id), filename_suffix=own)
         if told.known is None:
             rows = [f"    {name} = {value}" for name, value in told.parameters.items()]  # four spaces: as it is
             self._writer.add_text("config", "\n".join(rows), 0)

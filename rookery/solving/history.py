@@ -4,12 +4,19 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rookery.problem.oracles import UNITS
+from rookery.solving.notebook import lane_mean, number, paragraph, table
+
+COSTS = ("round", "exchanges", "bytes_down", "bytes_up", *UNITS, "seconds")
+"""The columns that are no metrics."""
+_ENDS = 3
+"""Rows that a notebook shows at either end."""
 _LANE = re.compile(r"(.*)\[([0-9]{1,9})\]", re.DOTALL)
 _WHOLE = re.compile(r"-?[0-9]{1,18}")  # more digits would not fit where they are counted
 
@@ -43,6 +50,17 @@ class History:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the columns that ``evaluate`` returned."""
+        return [name for name in self.columns if name not in COSTS]
+
+    def by_lane(self, column: str) -> np.ndarray:
+        """A column as floats, (rows, lanes): one lane of a run that is no batch."""
+        cells = [np.atleast_1d(np.asarray(row.get(column, np.nan), float)) for row in self.rows]
+        width = max(map(len, cells), default=1)  # a row that does not have it is one NaN
+        return np.array([np.broadcast_to(cell, width) for cell in cells]).reshape(len(self), width)
 
     @property
     def last(self) -> dict[str, Any]:
@@ -90,6 +108,28 @@ class History:
         if len(set(head)) < len(head):
             raise ValueError("a column is there twice")
         return cls([_gathered(head, cells, f"row {number}") for number, cells in enumerate(lines[1:], 1)])
+
+    def _repr_html_(self) -> str:
+        """First and last rows, and where each metric was lowest and highest; of a batch the means over lanes."""
+        if not self.rows:
+            return paragraph("History: no rows")
+        names = [name for name in ("round", *self.metrics, *COSTS[1:]) if name in self.columns]
+        means = {name: lane_mean(self.by_lane(name)) for name in names}
+        shown = [*range(min(_ENDS, len(self))), *range(max(_ENDS, len(self) - _ENDS), len(self))]
+        rows = [["", *(number(means[name][row]) for name in names)] for row in shown]
+        if len(self) > 2 * _ENDS:
+            rows.insert(_ENDS, ["", *("…" for _ in names)])
+        for word, place in (("lowest", np.nanargmin), ("highest", np.nanargmax)):
+            rows.append([word, *(self._extreme(name, means[name], place) for name in names)])
+        lanes = max(self.by_lane(name).shape[1] for name in names)
+        about = f"History: {len(self)} rows" + (f", means over {lanes} lanes" if lanes > 1 else "")
+        return paragraph(about) + table(["", *names], rows)
+
+    def _extreme(self, name: str, values: np.ndarray, place: Callable[[np.ndarray], Any]) -> str:
+        if name in COSTS or not np.isfinite(values).any():
+            return ""
+        where = int(place(values))
+        return f"{number(values[where])} (round {number(self.rows[where]['round'])})"
 
     def __repr__(self) -> str:
         return f"History({len(self)} rows: {', '.join(self.columns)})"

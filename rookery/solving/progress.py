@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rookery.engines.base import Run
+from rookery.solving.notebook import Live, in_notebook
 
 
 class Pace:
@@ -39,10 +40,14 @@ class Pace:
 def progress_bar(
     run: Run, rounds: int, progress: bool | None
 ) -> Iterator[Callable[[int, float | None, dict[str, Any] | None], None]]:
-    """A function that moves the bar: (rounds made, rounds a second, metrics)."""
-    console = Console(stderr=True)
-    name = type(run.setting.algorithm).__name__
+    """A function that moves the bar: (rounds made, rounds a second, metrics). Shown on a terminal and in a notebook."""
     lanes = "" if run.lanes is None else f" ×{run.lanes}"
+    name = type(run.setting.algorithm).__name__ + lanes
+    if in_notebook() and progress is not False:
+        with _line(name, rounds) as show:
+            yield show
+        return
+    console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -54,18 +59,40 @@ def progress_bar(
         disable=not (console.is_terminal if progress is None else progress),
     )
     with bar:
-        task = bar.add_task(name + lanes, total=rounds, speed="compiling", metrics="")
+        task = bar.add_task(name, total=rounds, speed="compiling", metrics="")
 
         def show(made: int, speed: float | None, metrics: dict[str, Any] | None) -> None:
-            told: dict[str, Any] = {}
-            if speed is not None:
-                told["speed"] = f"{speed:.3g} rounds/s"
-            if metrics is not None:
-                shown = list(metrics.items())[:2]
-                told["metrics"] = "  ".join(f"{name} {_mean(value):.4g}" for name, value in shown)
-            bar.update(task, advance=made, **told)
+            bar.update(task, advance=made, **_told(speed, metrics))
 
         yield show
+
+
+@contextmanager
+def _line(name: str, rounds: int) -> Iterator[Callable[[int, float | None, dict[str, Any] | None], None]]:
+    """The same as one line of a notebook."""
+    live, done, told = Live(), 0, {"speed": "compiling", "metrics": ""}
+
+    def show(made: int, speed: float | None, metrics: dict[str, Any] | None) -> None:
+        nonlocal done
+        done += made
+        told.update(_told(speed, metrics))
+        live.show(name, done / rounds, f"{done}/{rounds}  {told['speed']}  {told['metrics']}")
+
+    show(0, None, None)
+    try:
+        yield show
+    finally:
+        live.close()
+
+
+def _told(speed: float | None, metrics: dict[str, Any] | None) -> dict[str, Any]:
+    """What is new beside the bar."""
+    told: dict[str, Any] = {}
+    if speed is not None:
+        told["speed"] = f"{speed:.3g} rounds/s"
+    if metrics is not None:
+        told["metrics"] = "  ".join(f"{name} {_mean(value):.4g}" for name, value in list(metrics.items())[:2])
+    return told
 
 
 def _mean(values: Any) -> float:

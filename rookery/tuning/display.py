@@ -1,4 +1,4 @@
-"""What a search is doing, on the terminal."""
+"""What a search is doing, on the terminal or in a notebook."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -6,6 +6,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rookery.solving.notebook import Live, in_notebook
 from rookery.tuning.search import STAGES
 from rookery.tuning.search import Progress as Step
 
@@ -15,6 +16,7 @@ class Display:
 
     def __init__(self, names: Sequence[str], metric: str, higher: bool, progress: bool | None):
         console = Console(stderr=True)
+        self._live = Live() if in_notebook() and progress is not False else None
         self._metric = metric
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -22,7 +24,7 @@ class Display:
             TextColumn("{task.fields[what]}"),
             TimeRemainingColumn(),
             console=console,
-            disable=not (console.is_terminal if progress is None else progress),
+            disable=self._live is not None or not (console.is_terminal if progress is None else progress),
             transient=True,
         )
         self._tasks = {name: self._bar.add_task(f"rates of {name}", total=1.0, what="", start=False) for name in names}
@@ -35,6 +37,8 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.__exit__(kind, error, trace)
+        if self._live is not None:
+            self._live.close(remove=True)
 
     def show(self, name: str, step: Step) -> None:
         """After a batch of candidates."""
@@ -43,3 +47,5 @@ class Display:
         best = "" if step.best is None else f", best {self._metric} {step.best:.4g}"
         what = f"stage {step.stage + 1} of {len(STAGES)}, {step.left} candidates left{best}"
         self._bar.update(task, completed=min(1.0, step.done), what=what)
+        if self._live is not None:
+            self._live.show(f"rates of {name}", step.done, what)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import tell_algorithm
+from rookery.solving.notebook import number, paragraph, short, table
 from rookery.solving.solution import Solution
 
 
@@ -100,6 +101,24 @@ class Tuning:
             "budget": dict(self.budget),
             "algorithms": told,
         }
+
+    def _repr_html_(self) -> str:
+        """A row for each algorithm, the winner marked, and the remarks."""
+        names = list(self.found)
+        kinds = list(dict.fromkeys(kind for each in self.found.values() for kind in each.spent))
+        rows = []
+        for name, each in self.found.items():
+            rates = ", ".join(
+                f"{rate} {short(value)}" for rate, value in tell_algorithm(each.algorithm)["rates"].items()
+            )
+            spent = [number(each.spent[kind]) if kind in each.spent else "" for kind in kinds]
+            mark = "★ " * (name == self.winner)
+            rows.append([mark + name, number(each.score), rates, *spent, f"{each.seconds:.1f}"])
+        better = "higher" if self.higher_is_better else "lower"
+        about = paragraph(f"Tuning: {self.metric} after {self.rounds} rounds ({better} is better)")
+        head = ["algorithm", self.metric, "rates", *(f"{kind} spent" for kind in kinds), "seconds"]
+        told = "".join(paragraph(each) for each in self.remarks)
+        return f"<div>{about}{table(head, rows, bold=names.index(self.winner))}{told}</div>"
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {each.score:.6g}" for name, each in self.found.items())
