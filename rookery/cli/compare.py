@@ -11,13 +11,21 @@ from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
     BatchSize,
     BudgetUnit,
+    CheckedColumn,
+    ClientColumn,
     Clients,
     ClientsAtOnce,
     Dataset,
     Every,
+    Fill,
+    Ignore,
     Json,
+    Label,
     LocalSteps,
+    Model,
+    NoRivals,
     NoTune,
+    OwnData,
     Participants,
     Rounds,
     Runs,
@@ -25,12 +33,14 @@ from rookery.cli.options import (
     Seeds,
     Set,
     TaskOrFile,
+    TestData,
     Track,
 )
 from rookery.cli.output import final, new_folder, note_on_rounds, print_json, show, write_report
 from rookery.cli.rates import as_unit, rates_from, rates_given, tuned
 from rookery.cli.track import check_trackers, tracked
 from rookery.experiment.folder import find_runs
+from rookery.experiment.outcome import RIVALS, write_rivals
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import settings_of_all
 from rookery.experiment.tuned import Budget, forget
@@ -41,6 +51,14 @@ def command(
     task: TaskOrFile,
     algorithms: Annotated[str, typer.Option("--algorithms", help="Their names, separated by commas.")],
     dataset: Dataset = None,
+    data: OwnData = None,
+    label: Label = None,
+    client_column: ClientColumn = None,
+    checked_column: CheckedColumn = None,
+    ignore: Ignore = None,
+    fill: Fill = False,
+    test: TestData = None,
+    model: Model = None,
     clients: Clients = None,
     participants: Participants = None,
     local_steps: LocalSteps = None,
@@ -53,6 +71,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder for the runs; by default a new one in runs/.")] = None,
     set_: Set = None,
     no_tune: NoTune = False,
+    no_rivals: NoRivals = False,
     budget: Runs = BUDGET,
     unit: BudgetUnit = "rounds",
     track: Track = None,
@@ -68,12 +87,16 @@ def command(
 
       rookery compare hyper-representation --algorithms MeFBO,FedBiO,SimFBO --seeds 3
 
+      rookery compare auroc --data loans.csv --label defaulted --algorithms FedSGDA-M,CODASCA
+
       rookery compare my_problem.py --algorithms MeFBO,FedBiO --set FedBiO.eta_x=0.1
     """
     given = {
         "dataset": dataset, "clients": clients, "participants": participants, "local_steps": local_steps,
         "batch_size": batch_size, "rounds": rounds, "every": every, "seed": seed, "seeds": seeds,
         "clients_at_once": clients_at_once,
+        "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
+        "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip
     chosen = [name.strip() for name in algorithms.split(",") if name.strip()]
     if not chosen:
@@ -102,6 +125,8 @@ def command(
                     start_run(settings, where, note=note, rates_from=rates_from(settings), watch=watch)
                     note = ""
         forget(folder)
+        if not no_rivals and not (folder / RIVALS).exists():
+            write_rivals(folder, all_settings[0])
     runs = find_runs([folder / name for name in names])
     page, figure = write_report(runs, folder / "report.html")
     if as_json:

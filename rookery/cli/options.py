@@ -31,6 +31,30 @@ AlgorithmName = Annotated[
 Dataset = Annotated[
     str | None, typer.Option(help="Data set; see rookery list datasets.", autocompletion=_completion(DATASETS))
 ]
+OwnData = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="Data of your own: a table (.csv, .parquet), arrays (.npz) or a folder of images by class."
+    ),
+]
+Label = Annotated[str | None, typer.Option(help="With --data: the column of the labels.")]
+ClientColumn = Annotated[str | None, typer.Option(help="With --data: the column that says whose a row is.")]
+CheckedColumn = Annotated[
+    str | None, typer.Option(help="With --data: the column that says which labels somebody has checked.")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option(help="With --data: a column to leave out; may be given several times.")
+]
+Fill = Annotated[
+    bool, typer.Option("--fill", help="With --data: fill missing values by medians and a category of their own.")
+]
+TestData = Annotated[
+    str | None, typer.Option("--test", help="With --data: another file to test on; by default a fifth of the rows.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="The network: linear, mlp:64,64, cnn, lenet, or FILE.py:make of your own.")
+]
+NoRivals = Annotated[bool, typer.Option("--no-rivals", help="Do not train the simple rivals of the task.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
 Participants = Annotated[
     str | None, typer.Option(help="Clients in a round: a number, a probability such as 0.5, or all.")

@@ -11,14 +11,22 @@ from rookery.cli.options import (
     AlgorithmName,
     BatchSize,
     BudgetUnit,
+    CheckedColumn,
     CheckpointSeconds,
+    ClientColumn,
     Clients,
     ClientsAtOnce,
     Dataset,
     Every,
+    Fill,
+    Ignore,
     Json,
+    Label,
     LocalSteps,
+    Model,
+    NoRivals,
     NoTune,
+    OwnData,
     Participants,
     Rounds,
     Runs,
@@ -26,6 +34,7 @@ from rookery.cli.options import (
     Seeds,
     Set,
     TaskOrFile,
+    TestData,
     Track,
 )
 from rookery.cli.output import finish, new_folder, note_on_rounds
@@ -42,6 +51,14 @@ def command(
     task: TaskOrFile,
     algorithm: AlgorithmName = None,
     dataset: Dataset = None,
+    data: OwnData = None,
+    label: Label = None,
+    client_column: ClientColumn = None,
+    checked_column: CheckedColumn = None,
+    ignore: Ignore = None,
+    fill: Fill = False,
+    test: TestData = None,
+    model: Model = None,
     clients: Clients = None,
     participants: Participants = None,
     local_steps: LocalSteps = None,
@@ -54,6 +71,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder for the run; by default a new one in runs/.")] = None,
     set_: Set = None,
     no_tune: NoTune = False,
+    no_rivals: NoRivals = False,
     budget: Runs = BUDGET,
     unit: BudgetUnit = "rounds",
     checkpoint_seconds: CheckpointSeconds = 10.0,
@@ -68,11 +86,16 @@ def command(
     task's defaults. Where no rates are given or stored, they are searched for first, and config.toml has them. A problem
     of your own is judged by its metric, or by the first that its evaluate returns.
 
+    A task takes data of your own with --data. What was learned is in the folder too: tables for people, model.safetensors
+    for rookery predict, and report.html. Simple rivals are trained beside it, unless --no-rivals.
+
     Examples:
 
       rookery run hyper-representation
 
       rookery run data-cleaning --algorithm FedBiOAcc --dataset mnist --seeds 3 --set eta_x=0.1
+
+      rookery run data-cleaning --data patients.csv --label diagnosis --client-column hospital --model mlp:64
 
       rookery run my_problem.py --algorithm FedBiO --rounds 200
 
@@ -84,6 +107,8 @@ def command(
         "algorithm": algorithm, "dataset": dataset, "clients": clients, "participants": participants,
         "local_steps": local_steps, "batch_size": batch_size, "rounds": rounds, "every": every, "seed": seed,
         "seeds": seeds, "clients_at_once": clients_at_once,
+        "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
+        "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip
     settings = settings_from(task, given, set_ or [])
     folder = new_folder(settings, settings.algorithm) if out is None else out
@@ -98,6 +123,6 @@ def command(
     again = f"Continue with: {command_line()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")
     with if_stopped(again):
         (settings,), _ = tuned([settings], folder, Budget(budget, as_unit(unit)), no_tune=no_tune, as_json=as_json)
-    how["rates_from"] = rates_from(settings)
+    how |= {"rates_from": rates_from(settings), "rivals": not no_rivals}
     with tracked(trackers, folder) as watch:
         finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)

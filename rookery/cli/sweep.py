@@ -15,17 +15,25 @@ from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
     AlgorithmName,
     BatchSize,
+    CheckedColumn,
+    ClientColumn,
     Clients,
     ClientsAtOnce,
     Dataset,
+    Fill,
+    Ignore,
     Json,
+    Label,
     LocalSteps,
+    Model,
+    OwnData,
     Participants,
     Rounds,
     Seed,
     Seeds,
     Set,
     TaskOrFile,
+    TestData,
 )
 from rookery.cli.output import new_folder, note_on_rounds, note_on_test_data
 from rookery.experiment.settings import Settings, parse_value, settings_from, write_toml
@@ -47,6 +55,14 @@ def command(
     trials: Annotated[int | None, typer.Option(min=1, help="How many configurations to draw.")] = None,
     algorithm: AlgorithmName = None,
     dataset: Dataset = None,
+    data: OwnData = None,
+    label: Label = None,
+    client_column: ClientColumn = None,
+    checked_column: CheckedColumn = None,
+    ignore: Ignore = None,
+    fill: Fill = False,
+    test: TestData = None,
+    model: Model = None,
     clients: Clients = None,
     participants: Participants = None,
     local_steps: LocalSteps = None,
@@ -77,6 +93,8 @@ def command(
         "algorithm": algorithm, "dataset": dataset, "clients": clients, "participants": participants,
         "local_steps": local_steps, "batch_size": batch_size, "rounds": rounds, "seed": seed, "seeds": seeds,
         "clients_at_once": clients_at_once,
+        "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
+        "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip
     settings = settings_from(task, given, set_ or [])
     if bool(grid_) == bool(random):

@@ -12,17 +12,25 @@ from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
     BatchSize,
     BudgetUnit,
+    CheckedColumn,
+    ClientColumn,
     Clients,
     ClientsAtOnce,
     Dataset,
+    Fill,
+    Ignore,
     Json,
+    Label,
     LocalSteps,
+    Model,
+    OwnData,
     Participants,
     Rounds,
     Runs,
     Seed,
     Set,
     TaskOrFile,
+    TestData,
 )
 from rookery.cli.output import new_folder
 from rookery.cli.rates import as_unit, tell_of_test_data
@@ -38,6 +46,14 @@ def command(
         str | None, typer.Option("--algorithms", help="Their names, separated by commas; by default that of the task.")
     ] = None,
     dataset: Dataset = None,
+    data: OwnData = None,
+    label: Label = None,
+    client_column: ClientColumn = None,
+    checked_column: CheckedColumn = None,
+    ignore: Ignore = None,
+    fill: Fill = False,
+    test: TestData = None,
+    model: Model = None,
     clients: Clients = None,
     participants: Participants = None,
     local_steps: LocalSteps = None,
@@ -67,6 +83,8 @@ def command(
     given = {
         "dataset": dataset, "clients": clients, "participants": participants, "local_steps": local_steps,
         "batch_size": batch_size, "rounds": rounds, "seed": seed, "clients_at_once": clients_at_once,
+        "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
+        "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip
     names: list[str | None] = [None]
     if algorithms is not None:

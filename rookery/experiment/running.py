@@ -25,6 +25,7 @@ from rookery.experiment.environment import environment
 from rookery.experiment.fingerprint import fingerprint
 from rookery.experiment.folder import as_read, locked, metrics, read_config, write_config
 from rookery.experiment.log import Log, also_logged
+from rookery.experiment.outcome import LEARNED, RIVALS, write_learned, write_rivals
 from rookery.experiment.settings import Settings, settings_of
 from rookery.experiment.source import COPY
 from rookery.files import write
@@ -81,11 +82,13 @@ def start_run(
     engine: Engine | None = None,
     note: str = "",
     rates_from: str = "",
+    rivals: bool = False,
     **how: Any,
 ) -> Solution:
     """Starts a run in a new folder; ``how`` is that of :func:`resume_run`, ``note`` is shown once all is checked.
 
-    ``rates_from`` is told in ``config.toml``: "default", or nothing if rates were given, stored or found.
+    ``rates_from`` is told in ``config.toml``: "default", or nothing if rates were given, stored or found. ``rivals``
+    asks for the task's simple rivals as well, once the run is done.
     """
     check_new(folder)
     placed = None if engine is None else engine.in_folder(folder)
@@ -95,6 +98,8 @@ def start_run(
     config["run"]["command"] = command or f"rookery run {shlex.quote(str(folder / 'config.toml'))}"
     if rates_from:
         config["run"]["rates_from"] = rates_from
+    if rivals:
+        config["run"]["rivals"] = True
     config["environment"] = environment()
     if engine is not None:
         config["engine"] = engine_table(engine)
@@ -106,7 +111,21 @@ def start_run(
             write(folder / COPY, copy)
         if note:
             Log(folder / "log.txt")(note, stderr=True)
-        return _go(folder, Plan.of(settings), prepared, write_config(folder, config), None, **how)
+        solution = _go(folder, Plan.of(settings), prepared, write_config(folder, config), None, **how)
+        _leave(folder, settings, tasks, solution, rivals)
+        return solution
+
+
+def _leave(folder: Path, settings: Settings, tasks: list[Task], solution: Solution, rivals: bool) -> None:
+    """What a run that is done leaves for people; what is there already stays."""
+    log = Log(folder / "log.txt")
+    if not (folder / LEARNED).exists():
+        names = write_learned(folder, tasks[0], solution)
+        if names:
+            log(f"learned: {', '.join(names)}")
+    if rivals and not (folder / RIVALS).exists():
+        log("simple rivals")
+        write_rivals(folder, settings, tasks)
 
 
 def _data(tasks: list[Task]) -> str:
@@ -143,7 +162,9 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
                 f"{settings.task} does not make the data any more with which the run in {folder} began: start a new run"
             )
         seal = config["checksum"]["sha256"]
-        return _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
+        solution = _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
+        _leave(folder, settings, tasks, solution, bool(config["run"].get("rivals", False)))
+        return solution
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,13 @@ from rookery import files
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import as_kind_of, check_names, make_algorithm, plain
 from rookery.algorithms.registry import name_of
+from rookery.datasets import OwnFile
 from rookery.engines.flower.site import Site
-from rookery.experiment.source import OfModule, Source, open_source, stored_source
+from rookery.experiment.source import OfModule, Source, open_source, stored_data, stored_source
 from rookery.names import unknown
-from rookery.problem.participation import Bernoulli, Participation, Steps, Uniform
+from rookery.problem.participation import Participation, Steps
 from rookery.tasks import Task
+from rookery.tasks.task import participation_of, steps_of
 from rookery.typing import BatchSize
 
 
@@ -50,14 +52,12 @@ class Settings:
     @property
     def participation(self) -> Participation | None:
         """Who takes part, as ``rk.solve`` takes it."""
-        if self.participants is None:
-            return None
-        return Bernoulli(self.participants) if isinstance(self.participants, float) else Uniform(self.participants)
+        return participation_of(self.participants)
 
     @property
     def steps(self) -> int | Steps:
         """τ, as ``rk.solve`` takes it."""
-        return Steps(*self.local_steps) if isinstance(self.local_steps, tuple) else self.local_steps
+        return steps_of(self.local_steps)
 
     def make_algorithm(self, **rates: Any) -> Algorithm:
         """The algorithm with its rates, some of them replaced."""
@@ -73,15 +73,17 @@ class Settings:
         return self.source.site(self.dataset, self.clients, self.seed, self.held_out, self.options)
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """[run], [task] and [algorithm] as TOML has them, which :func:`resolve` takes back."""
+        """[run], [data], [task] and [algorithm] as TOML has them, which :func:`settings_of` takes back."""
         names = [f.name for f in dataclasses.fields(self) if f.name not in _NOT_IN_RUN]
         run = {name: plain(getattr(self, name)) for name in names if name != "clients_at_once"}
         if self.clients_at_once is not None:
             run["clients_at_once"] = self.clients_at_once
         kind = self.source.algorithm(self.algorithm)
         rates = {f.name: f.default for f in dataclasses.fields(kind)} | dict(self.rates)
+        data = self.source.data_table()
         return {
             "run": run,
+            **({} if data is None else {"data": {name: plain(value) for name, value in data.items()}}),
             "task": {name: plain(value) for name, value in self.options.items() if value is not None},
             "algorithm": {name: plain(value) for name, value in rates.items() if value is not None},
         }
@@ -119,8 +121,9 @@ def resolve(
     name = name_of(kind)
     rounds = _whole(given.get("rounds", defaults.rounds), "rounds")
     clients = _whole(given.get("clients", defaults.clients), "clients")
-    if isinstance(source, OfModule) and clients != defaults.clients:
-        raise ValueError(f"clients must be {defaults.clients}, as {source.name} has them, got {clients}")
+    if source.fixed_clients and clients != defaults.clients:
+        whose = source.name if isinstance(source, OfModule) else dataset
+        raise ValueError(f"clients must be {defaults.clients}, as {whose} has them, got {clients}")
     settings = Settings(
         task=source.name,
         dataset=dataset,
@@ -168,14 +171,16 @@ def settings_of(config: Mapping[str, Any], folder: Path, unchanged: bool = False
     """
     if "python" in config:  # what it was made of is in no file
         raise ValueError(f"{folder} was made by rk.run, from Python: the same call of rk.run continues it")
-    for name in ("run", "task", "algorithm"):
+    for name in ("run", "data", "task", "algorithm"):
         if not isinstance(config.get(name, {}), Mapping):
             raise ValueError(f"[{name}] must be a table, got {config[name]!r}")
-    told = ("metric", "higher_is_better", "command", "rates_from")
+    told = ("metric", "higher_is_better", "command", "rates_from", "rivals")
     run = {name: value for name, value in config["run"].items() if name not in told}
     told_of = config.get("source")
     named = isinstance(told_of, Mapping) and told_of.get("name") == run.get("task")  # else the task was changed by hand
-    source = stored_source(told_of, folder, unchanged) if named else None
+    source: Source | None = stored_source(told_of, folder, unchanged) if named else None
+    if "data" in config:
+        source = open_source(str(run.get("task", "")), stored_data(config["data"], folder))
     return resolve(run, config.get("task"), config.get("algorithm"), source)
 
 
@@ -195,16 +200,20 @@ def settings_of_all(
     A rate that only some of them have is set for those; ALGORITHM.NAME=VALUE sets it for one.
     """
     source: Source
+    data, given = _own_data(given)
     if task.endswith(".toml") or (not task.endswith(".py") and Path(task).is_file()):
         read = read_settings(Path(task))
         source, base = read.source, read.tables()
-        if isinstance(source, OfModule):
+        if data is not None:
+            source = open_source(read.task, data)
+            del base["run"]["dataset"]
+        if source.fixed_clients or data is not None:
             del base["run"]["clients"]  # an option may change how many it has
     else:
-        source, base = open_source(task), {"run": {"task": task}, "task": {}, "algorithm": {}}
-    run = {**base["run"], **{name: value for name, value in given.items() if value is not None}}
+        source, base = open_source(task, data), {"run": {"task": task}, "task": {}, "algorithm": {}}
+    run = {**base["run"], **{name: value for name, value in given.items() if value is not None and name != "model"}}
     split = [_split_pair(pair) for pair in pairs]
-    options = {**base["task"], **_options_in(split, source)}
+    options = {**base["task"], **_model_in(given, source), **_options_in(split, source)}
     runs = [run if name is None else {**run, "algorithm": name} for name in algorithms]
     first = str(base["run"].get("algorithm", "")).lower()
     own = [base["algorithm"] if str(each.get("algorithm", "")).lower() == first else {} for each in runs]
@@ -217,6 +226,34 @@ def settings_of_all(
         else settings
         for each, before, settings in zip(runs, own, plain, strict=True)
     ]
+
+
+def _own_data(given: Mapping[str, Any]) -> tuple[OwnFile | None, dict[str, Any]]:
+    """The user's own data among what was given, and the rest."""
+    names = [each.name for each in dataclasses.fields(OwnFile) if each.name != "file"]
+    rest = {name: value for name, value in given.items() if name not in ("data", *names)}
+    about = {name: given[name] for name in names if given.get(name)}
+    if given.get("data") is None:
+        for name in about:
+            raise ValueError(
+                f"--{name.replace('_', '-')} says something about data of your own: give them with --data FILE"
+            )
+        return None, rest
+    if rest.get("dataset") is not None:
+        raise ValueError(f"--dataset {rest['dataset']} and --data {given['data']}: give one of the two")
+    files = {name: str(Path(about[name]).resolve()) for name in ("test",) if name in about}
+    return OwnFile(str(Path(str(given["data"])).resolve()), **{**about, **files}), rest
+
+
+def _model_in(given: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    """The option ``model``; the file of one of one's own is found from anywhere."""
+    model = given.get("model")
+    if model is None:
+        return {}
+    if "model" not in source.options:
+        raise ValueError(f"--model: {source.title} has no choice of a model")
+    place, colon, name = str(model).rpartition(":") if ".py:" in str(model) else (str(model), "", "")
+    return {"model": f"{Path(place).resolve()}{colon}{name}" if place.endswith(".py") else model}
 
 
 Pair = tuple[str, str, Any]

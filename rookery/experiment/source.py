@@ -1,17 +1,20 @@
 """Where a problem comes from: a task of the package, or a module of one's own. Runs do not care which."""
 
+import dataclasses
 import hashlib
 import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rookery.algorithm.exchange import Algorithm
+from rookery.algorithms.rates import check_names
 from rookery.algorithms.registry import by_name, check_solves, problem_class, registry
-from rookery.datasets import load, load_omniglot
+from rookery.datasets import Dataset, OwnFile, load, load_omniglot
 from rookery.engines.flower.site import Site, from_memory
 from rookery.experiment.captured import as_lanes, same
 from rookery.experiment.definition import Definition
@@ -67,6 +70,15 @@ class Source(ABC):
         """The algorithm of this name."""
         return by_name(name)
 
+    @property
+    def fixed_clients(self) -> bool:
+        """Whether nobody else can say how many clients there are."""
+        return False
+
+    def data_table(self) -> dict[str, Any] | None:
+        """What a run's settings say about data of one's own."""
+        return None
+
     def table(self) -> dict[str, Any] | None:
         """What a run's folder must know to find it again; None of a task, whose name is enough."""
         return None
@@ -77,38 +89,59 @@ class Source(ABC):
 
 
 class OfTask(Source):
-    """A task of the package."""
+    """A task of the package, on a data set that it knows or on data of one's own."""
 
-    def __init__(self, recipe: Recipe):
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, own: OwnFile | None = None):
+        self.recipe, self.own = recipe, own
         self.name = self.title = recipe.name
         self.summary = recipe.summary
-        self.datasets = tuple(recipe.defaults)
+        if own is not None and recipe.own is None:
+            raise ValueError(f"--data: {recipe.name} takes no data of your own")
+        self.datasets = tuple(recipe.defaults) if own is None else (Path(own.file).name,)
+
+    @cached_property
+    def _data(self) -> Dataset:
+        assert self.own is not None
+        return self.own.read()
 
     @property
     def options(self) -> Mapping[str, inspect.Parameter]:
         """Those of the recipe."""
         return self.recipe.options
 
+    @property
+    def fixed_clients(self) -> bool:
+        """Whether the data say who the clients are."""
+        return self.own is not None and self._data.client_names is not None
+
     def default_options(self, dataset: str) -> dict[str, Any]:
         """Those of the recipe, and what it says for the data set."""
+        if self.own is not None:
+            return self.recipe.options_of_own()
         plain = {name: p.default for name, p in self.options.items() if p.default is not p.empty}
         return plain | dict(self.recipe.defaults[dataset].options)
 
     def defaults(self, dataset: str, options: Mapping[str, Any], seed: int, held_out: bool) -> Defaults:
-        """Those of the recipe."""
-        return self.recipe.defaults[dataset]
+        """Those of the recipe; the clients are those of the data where they say who they are."""
+        if self.own is None:
+            return self.recipe.defaults[dataset]
+        assert self.recipe.own is not None
+        names = self._data.client_names
+        return self.recipe.own if names is None else replace(self.recipe.own, clients=len(names))
 
     def make(
         self, dataset: str, clients: int, seeds: Sequence[int], held_out: bool, options: Mapping[str, Any]
     ) -> list[Task]:
         """From data that are loaded once."""
         data: Any = None
-        if dataset == "omniglot":
+        if self.own is not None:
+            data = self._data
+        elif dataset == "omniglot":
             data = load_omniglot()  # has validation alphabets of its own
         elif dataset != "synthetic":
             data = load(dataset)
-            data = data.held_out() if held_out else data
+        if held_out and isinstance(data, Dataset):
+            data = data.held_out()
         return [self.recipe.make(data, clients=clients, seed=seed, **options) for seed in seeds]
 
     def site(self, dataset: str, clients: int, seed: int, held_out: bool, options: Mapping[str, Any]) -> Site:
@@ -118,6 +151,18 @@ class OfTask(Source):
         server = task.clients.server
         load_server = None if server is None else lambda: server.data
         return replace(site, load_server=load_server, evaluate=task.evaluate)
+
+    def data_table(self) -> dict[str, Any] | None:
+        """Where the data are and how they are read, with their checksum; None of a data set that the task knows."""
+        if self.own is None:
+            return None
+        told = {name: value for name, value in dataclasses.asdict(self.own).items() if value not in (None, (), False)}
+        return {**told, "sha256": self._sha256}
+
+    @cached_property
+    def _sha256(self) -> str:
+        assert self.own is not None
+        return self.own.sha256()
 
 
 class OfModule(Source):
@@ -182,6 +227,11 @@ class OfModule(Source):
         )
 
     @property
+    def fixed_clients(self) -> bool:
+        """The module has them."""
+        return True
+
+    @property
     def holds_out(self) -> bool:
         """Whether a search for rates is told from a run, so that it need not see what the run is judged by."""
         return self.module.asks_for("held_out")
@@ -202,18 +252,41 @@ class OfModule(Source):
         return self.module.content
 
 
-def open_source(name: str) -> Source:
-    """The task or the module of this name: the one way from a name to a problem.
+def open_source(name: str, own: OwnFile | None = None) -> Source:
+    """The task or the module of this name: the one way from a name to a problem. ``own`` are data for a task.
 
     ``name`` is that of a task, ``package.module``, the path of a ``.py`` file, or one of the last two with ``:name``, a
     function or a dictionary in the module.
     """
     if name in RECIPES:
-        return OfTask(RECIPES[name])
+        return OfTask(RECIPES[name], own)
+    if own is not None:
+        raise ValueError(
+            f"--data: {unknown(name, [each for each, recipe in RECIPES.items() if recipe.own is not None])}"
+        )
     module = find_module(name)
     if module is None:
         raise ValueError(f"task: {unknown(name, RECIPES)}, or the name of a Python file")
     return OfModule(module)
+
+
+def stored_data(table: Any, where: Path) -> OwnFile:
+    """The data that settings name, which must be what they were if their checksum is told."""
+    known = {each.name for each in dataclasses.fields(OwnFile)}
+    if not isinstance(table, Mapping) or not isinstance(table.get("file"), str):
+        raise ValueError(f"[data] in {where} must be a table with file = ..., got {table!r}")
+    check_names({name: None for name in table if name != "sha256"}, known, "[data]")
+    texts = {name: value for name, value in table.items() if name not in ("ignore", "fill", "sha256")}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise ValueError(f"[data] {name} must be a word, got {value!r}")
+    ignore = table.get("ignore", ())
+    if not isinstance(ignore, list | tuple) or not all(isinstance(each, str) for each in ignore):
+        raise ValueError(f"[data] ignore must be a list of columns, got {ignore!r}")
+    own = OwnFile(**texts, ignore=tuple(ignore), fill=bool(table.get("fill", False)))
+    if "sha256" in table and own.sha256() != table["sha256"]:
+        raise ValueError(f"{own.file} is not what it was when {where} was written: put it back, or start a new run")
+    return own
 
 
 def stored_source(table: Any, folder: Path, unchanged: bool) -> OfModule:

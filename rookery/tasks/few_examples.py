@@ -1,6 +1,9 @@
 """Few-shot learning: a common representation from which every client learns the heads of its own small tasks."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,131 +12,20 @@ import numpy as np
 from jax import Array
 
 from rookery.datasets import Dataset, Omniglot
-from rookery.models.layers import ConvFeatures, cross_entropy, squared_norm
+from rookery.models.choice import Headed, make_model
+from rookery.models.layers import ConvFeatures, Dense
 from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
 from rookery.problem.validation import check_count
-from rookery.tasks.inputs import Example, Scaling
+from rookery.tasks.draws import Class, Cut, Draw, Drawn, own_classes, own_way
+from rookery.tasks.heads import Heads, NewTasks, Normalised, Queries, Support, Tasks
+from rookery.tasks.inputs import Scaling
+from rookery.tasks.learned import Exhibit, Learned, picture
+from rookery.tasks.rivals import Contest, Effort, Result, Rival, Training, hold
 from rookery.tasks.task import Defaults, Recipe, Task
 
-
-class Heads(eqx.Module):
-    """A linear head for each task of a client: weights (tasks, features, classes) and biases (tasks, classes)."""
-
-    weight: Array
-    bias: Array
-
-    @classmethod
-    def zero(cls, tasks: int, features: int, classes: int) -> "Heads":
-        """All entries 0."""
-        return cls(jnp.zeros((tasks, features, classes)), jnp.zeros((tasks, classes)))
-
-    def __call__(self, features: Array, task: Array) -> Array:
-        """The logits of each example by the head of its task.
-
-        All heads are applied and one is chosen: the gradient of picking a head by its number would be a scatter.
-        """
-        logits = jnp.einsum("bf,tfc->btc", features, self.weight) + self.bias
-        return jnp.einsum("btc,bt->bc", logits, jax.nn.one_hot(task, self.bias.shape[0], dtype=logits.dtype))
-
-
-class _Upper(eqx.Module):
-    """Mean cross-entropy over the query images of all tasks of a client."""
-
-    scaling: Scaling
-
-    def features(self, x: ConvFeatures, images: Array) -> Array:
-        return x(self.scaling(images, x.scales[0].dtype))
-
-    def __call__(self, x: ConvFeatures, y: Heads, batch: Example) -> Array:
-        return cross_entropy(y(self.features(x, batch["input"]), batch["task"]), batch["label"])
-
-
-class _Lower(_Upper):
-    """The sum over a client's tasks of their mean cross-entropy on support images, with rc‖y‖²."""
-
-    rc: float
-
-    def __call__(self, x: ConvFeatures, y: Heads, batch: Example) -> Array:
-        return y.bias.shape[0] * super().__call__(x, y, batch) + self.rc * squared_norm(y)
-
-
-class _Tasks(NamedTuple):
-    """Images (tasks, examples, height, width) and labels (tasks, examples) to learn a head from, and to judge it by."""
-
-    support: Array
-    support_labels: Array
-    query: Array
-    query_labels: Array
-
-    @classmethod
-    def of(cls, images: np.ndarray, shot: int) -> "_Tasks":
-        """From images (tasks, way, shot + queries, height, width)."""
-        count, way, _, *shape = images.shape
-
-        def part(chosen: np.ndarray) -> tuple[Array, Array]:
-            labels = np.broadcast_to(np.arange(way, dtype=np.int32)[:, None], chosen.shape[:3])
-            return jnp.asarray(chosen.reshape(count, -1, *shape)), jnp.asarray(labels.reshape(count, -1))
-
-        return cls(*part(images[:, :, :shot]), *part(images[:, :, shot:]))
-
-
-class _Held(eqx.Module):
-    """Accuracies: of heads learned on new tasks with characters nobody trains on, and of the clients' own heads.
-
-    "accuracy" and "loss" are those of test tasks, "validation_error" that of validation tasks.
-    """
-
-    upper: _Upper
-    test: _Tasks
-    validation: _Tasks
-    own: _Tasks
-    way: int = eqx.field(static=True)
-    rc: float
-    steps: int = eqx.field(static=True)
-
-    def __call__(self, x: ConvFeatures, y: Heads) -> dict[str, Array]:
-        def new(task: _Tasks) -> tuple[Array, Array]:
-            weight, bias = adapted(
-                self.upper.features(x, task.support), task.support_labels, self.way, self.rc, self.steps
-            )
-            return _judged(self.upper.features(x, task.query) @ weight + bias, task.query_labels)
-
-        def known(task: tuple[_Tasks, Array, Array]) -> tuple[Array, Array]:
-            images, weight, bias = task
-            return _judged(self.upper.features(x, images.query) @ weight + bias, images.query_labels)
-
-        accuracy, loss = jax.lax.map(new, self.test)
-        validation, _ = jax.lax.map(new, self.validation)
-        weight, bias = (each.reshape(-1, *each.shape[2:]) for each in (y.weight, y.bias))
-        own, _ = jax.lax.map(known, (self.own, weight, bias))
-        return {
-            "accuracy": jnp.mean(accuracy),
-            "loss": jnp.mean(loss),
-            "validation_error": 1 - jnp.mean(validation),
-            "own_accuracy": jnp.mean(own),
-        }
-
-
-def _judged(logits: Array, labels: Array) -> tuple[Array, Array]:
-    return jnp.mean(jnp.argmax(logits, -1) == labels), cross_entropy(logits, labels)
-
-
-def adapted(features: Array, labels: Array, way: int, rc: float, steps: int) -> tuple[Array, Array]:
-    """The head (W, b) after ``steps`` gradient steps of 1/L from 0 on the mean cross-entropy + rc‖(W, b)‖².
-
-    L = ½ mean(‖φ‖² + 1) + 2rc is a bound of the curvature, φ an example's features.
-    """
-    bordered = jnp.concatenate([features, jnp.ones_like(features[:, :1])], 1)
-    hot = jax.nn.one_hot(labels, way, dtype=features.dtype)
-    bound = 0.5 * jnp.mean(jnp.sum(bordered**2, 1)) + 2 * rc
-
-    def step(_: Array, head: Array) -> Array:
-        slope = bordered.T @ (jax.nn.softmax(bordered @ head) - hot) / len(labels)
-        return head - (slope + 2 * rc * head) / bound
-
-    head = jax.lax.fori_loop(0, steps, step, jnp.zeros((bordered.shape[1], way), features.dtype))
-    return head[:-1], head[-1]
+SHOWN = 4
+"""Test tasks in a report."""
 
 
 def few_shot(
@@ -141,17 +33,18 @@ def few_shot(
     *,
     clients: int = 11,
     seed: int = 0,
-    way: int = 5,
+    way: int | None = 5,
     shot: int = 1,
     queries: int = 15,
     tasks: int = 10,
-    alphabets: tuple[int, int, int] = (33, 5, 12),
-    per_client: int = 3,
+    alphabets: tuple[int, int, int] | None = (33, 5, 12),
+    per_client: int | None = 3,
     test_tasks: int = 40,
     filters: int = 64,
     layers: int = 4,
     rc: float = 0.01,
     steps: int = 100,
+    model: Any = None,
 ) -> Task:
     """min over x of the mean query loss of heads y*(x), each learned from the few support images of its own task.
 
@@ -166,11 +59,17 @@ def few_shot(
     clients, who share out the drawings of each character. Images with digits instead of characters (a ``Dataset``) are
     taken as alphabets of one character.
 
-    "accuracy" (test) and "validation_error" are those of ``test_tasks`` new tasks each, from alphabets nobody trains on,
-    with a head that makes ``steps`` gradient steps on the support images (:func:`adapted`); "own_accuracy" is that of
-    the clients' heads on their query images.
+    On data of one's own (``alphabets`` None) a class is a class, as it stands: three fifths of the classes are for training,
+    a fifth each for validation and test, ``way`` is 5 or as many as those have, and clients hold their own examples of the
+    training classes, or share them out. x is ``model``, with normalised outputs, or the convolutional network.
+
+    "accuracy" (test) and "validation_error" are those of ``test_tasks`` new tasks each, from classes nobody trains on,
+    with a head that makes ``steps`` gradient steps on the support examples (:func:`adapted`); "own_accuracy" is that of
+    the clients' heads on their query examples.
     """
-    counts = {
+    if alphabets is None:
+        way = way or own_way(data)
+    counts: dict[str, Any] = {
         "clients": clients,
         "way": way,
         "shot": shot,
@@ -180,30 +79,183 @@ def few_shot(
     }
     for name, value in {**counts, "filters": filters, "layers": layers, "steps": steps}.items():
         check_count(value, name)
-    images, alphabet = _characters(data)
+    assert way is not None
     rng = np.random.default_rng([*b"few_shot", seed])
-    training, *others = _cut(rng, len(np.unique(alphabet)), alphabets)
-    draw = _Draw(rng, images, way, shot + queries)
-    held = _hold(training, clients, per_client, images.shape[1], shot + queries)
-    own = np.stack([draw(tasks, [(np.flatnonzero(alphabet == a), part) for a, part in each]) for each in held])
-    everything = slice(images.shape[1])
-    validation, test = (
-        _Tasks.of(draw(test_tasks, [(np.flatnonzero(np.isin(alphabet, each)), everything)]), shot) for each in others
-    )
-    mine = _Tasks.of(own.reshape(-1, *own.shape[2:]), shot)
-    scaling = Scaling(data.mean, data.deviation) if isinstance(data, Dataset) else Scaling(*_moments(images))
-    loss = _Upper(scaling)
-    x0 = ConvFeatures(1 if images.ndim == 4 else images.shape[4], filters, layers, jax.random.key(seed))
+    draw = Draw(rng, way, shot + queries)
+    if alphabets is None:
+        assert isinstance(data, Dataset)
+        drawn = own_classes(data, draw, clients, tasks, test_tasks)
+    else:
+        drawn = _alphabets(data, draw, alphabets, clients, per_client or 1, tasks, test_tasks)
+    validation, test = (Tasks.of(each.inputs, shot) for each in (drawn.validation, drawn.test))
+    mine = Tasks.of(drawn.own.inputs, shot)
+    scaling = Scaling(data.mean, data.deviation) if isinstance(data, Dataset) else Scaling(*_moments(data.images))
+    loss = Queries(scaling)
+    x0 = _representation(model, mine.support.shape[2:], filters, layers, jax.random.key(seed))
     features = jax.eval_shape(lambda: loss.features(x0, mine.support[0])).shape[1]
+    held = NewTasks(loss, test, validation, mine, way, rc, steps)
+
+    def learned(x: Any, y: Any) -> Learned:
+        return Learned(exhibits=_shown(held, x, shot))
+
     return Task(
-        Bilevel(loss, _Lower(scaling, rc), lower_level="local"),
+        Bilevel(loss, Support(scaling, rc), lower_level="local"),
         Clients(_split(mine.support, mine.support_labels, clients), _split(mine.query, mine.query_labels, clients)),
         x0,
         Heads.zero(tasks, features, way),
-        _Held(loss, test, validation, mine, way, rc, steps),
+        held,
         metric="validation_error",  # so that a sweep never sees the test alphabets
         higher_is_better=False,
+        contest=_Simple(held, x0, drawn.own, clients, jax.random.key(seed), features),
+        learned=learned,
     )
+
+
+def _representation(model: Any, shape: tuple[int, ...], filters: int, layers: int, key: Array) -> Any:
+    """The network that makes features: ``model``, else convolutions."""
+    if model is not None:
+        return Normalised(make_model(model, shape, filters, key))
+    if len(shape) == 1:
+        raise ValueError(
+            f"model must be given for a table, such as 'mlp:64': examples have {shape[0]} features, no pixels"
+        )
+    return ConvFeatures(1 if len(shape) == 2 else shape[2], filters, layers, key)
+
+
+def _shown(held: NewTasks, x: Any, shot: int) -> list[Exhibit]:
+    """Some test tasks: what was learned from, and what was said of new examples; of tables there is nothing to see."""
+    if held.test.support.ndim < 4:
+        return []
+    groups = []
+    for number in range(min(SHOWN, held.test.support.shape[0])):
+        task = Tasks(*(part[number] for part in held.test))
+        said = np.asarray(eqx.filter_jit(held.logits)(x, task)).argmax(1)
+        right = float(np.mean(said == task.query_labels))
+        names = [chr(ord("A") + label) for label in range(held.way)]
+        each = np.linspace(0, len(said) - 1, min(len(said), 2 * held.way)).astype(int)
+        groups.append(
+            {
+                "caption": f"Task {number + 1}: {right:.0%} of {len(said)} new images right",
+                "support": [
+                    {"image": picture(np.asarray(image)), "label": names[label]}
+                    for image, label in zip(task.support, task.support_labels, strict=True)
+                ],
+                "query": [
+                    {
+                        "image": picture(np.asarray(task.query[i])),
+                        "label": names[task.query_labels[i]],
+                        "predicted": names[said[i]],
+                    }
+                    for i in each
+                ],
+            }
+        )
+    text = (
+        f"Tasks with classes nobody trained on: a head learns from {shot} image{'s' * (shot > 1)} of each class and is "
+        "asked about new ones."
+    )
+    return [{"kind": "groups", "title": "New tasks", "text": text, "groups": groups}]
+
+
+class _OnNew(eqx.Module):
+    """How well the features of a whole network serve new tasks."""
+
+    held: NewTasks
+
+    def __call__(self, network: Headed) -> dict[str, Array]:
+        return self.held.on_new_tasks(network.features)
+
+
+@dataclass(frozen=True)
+class _Simple(Contest):
+    """Features of plain averaging, features that nobody has trained, and no features at all."""
+
+    held: NewTasks
+    x0: Any
+    own: Drawn
+    clients: int
+    key: Array
+    features: int
+
+    def hold(
+        self, others: Sequence[Contest], apart: Contest, effort: Effort, metric: str, higher: bool
+    ) -> list[Result]:
+        """New tasks are what all are judged by."""
+        simple = [each for each in others if isinstance(each, _Simple)]
+        trained = hold([each.training() for each in simple], self.training(), effort, metric, higher)
+        untrained = [each.held.on_new_tasks(each.x0) for each in simple]
+        means = [each.nearest_means() for each in simple]
+        return [
+            *trained,
+            Result("untrained features", "Heads on the network as it starts.", _over(untrained)),
+            Result(
+                "nearest mean", "Each example goes to the class with the nearest mean, of raw inputs.", _over(means)
+            ),
+        ]
+
+    def training(self) -> Training:
+        """One network for all training classes, by plain averaging; then only its features are used."""
+        classes, labels = np.unique(self.own.classes, return_inverse=True)
+        inputs = self.own.inputs
+        each = inputs.shape[2]
+        rows = np.split(np.arange(labels.size * each), self.clients)
+        network = Headed(self.x0, Dense(self.features, len(classes), self.key))
+        what = "One classifier of all training classes; heads on its features."
+        rival = Rival("plain federated averaging", what, rows)
+        flat = inputs.reshape(-1, *inputs.shape[3:])
+        return Training(
+            network, self.held.upper.scaling, flat, np.repeat(labels.reshape(-1), each), [rival], _OnNew(self.held)
+        )
+
+    def nearest_means(self) -> dict[str, Array]:
+        """Of raw inputs, in the Euclidean distance."""
+
+        def error(tasks: Tasks) -> Array:
+            def one(task: Tasks) -> Array:
+                support, query = (part.reshape(len(part), -1).astype(float) for part in (task.support, task.query))
+                hot = jax.nn.one_hot(task.support_labels, self.held.way)
+                means = hot.T @ support / jnp.sum(hot, 0)[:, None]
+                distance = jnp.sum((query[:, None] - means) ** 2, -1)
+                return jnp.mean(jnp.argmin(distance, 1) != task.query_labels)
+
+            return jnp.mean(jax.lax.map(one, tasks))
+
+        return {"accuracy": 1 - error(self.held.test), "validation_error": error(self.held.validation)}
+
+
+def _over(seeds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    return {name: [float(each[name]) for each in seeds] for name in seeds[0]}
+
+
+def _alphabets(
+    data: Omniglot | Dataset,
+    draw: Draw,
+    alphabets: tuple[int, int, int],
+    clients: int,
+    per_client: int,
+    tasks: int,
+    test_tasks: int,
+) -> Cut:
+    """Tasks of characters in four orientations."""
+    images, alphabet = _characters(data)
+    training, *others = _cut(draw.rng, len(np.unique(alphabet)), alphabets)
+    held = _hold(training, clients, per_client, images.shape[1], draw.examples)
+
+    def turned(characters: np.ndarray, part: slice) -> list[Class]:
+        return [
+            Class(int(4 * character + turns), partial(np.rot90, images[character, part], turns, (1, 2)))
+            for character in characters
+            for turns in range(4)
+        ]
+
+    own = [
+        draw(tasks, [each for a, part in own for each in turned(np.flatnonzero(alphabet == a), part)]) for own in held
+    ]
+    everything = slice(images.shape[1])
+    validation, test = (
+        draw(test_tasks, turned(np.flatnonzero(np.isin(alphabet, each)), everything)) for each in others
+    )
+    return Cut(Drawn.joined(own), validation, test)
 
 
 def _characters(data: Omniglot | Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -247,28 +299,6 @@ def _hold(training: np.ndarray, clients: int, per_client: int, drawings: int, ne
     return [[(training[p % len(training)], parts[p // len(training)]) for p in row] for row in places]
 
 
-class _Draw:
-    """Draws tasks: images (tasks, way, examples, height, width)."""
-
-    def __init__(self, rng: np.random.Generator, images: np.ndarray, way: int, examples: int):
-        self._rng, self._images, self._way, self._examples = rng, images, way, examples
-
-    def __call__(self, tasks: int, held: list[tuple[np.ndarray, slice]]) -> np.ndarray:
-        """From pairs (characters, part of the drawings of each)."""
-        classes = [(character, part, turns) for own, part in held for character in own for turns in range(4)]
-        if self._way > len(classes):
-            raise ValueError(f"way must be at most {len(classes)}, the classes that somebody holds, got {self._way!r}")
-        return np.stack([self._task(classes) for _ in range(tasks)])
-
-    def _task(self, classes: list[tuple[int, slice, int]]) -> np.ndarray:
-        chosen = self._rng.permutation(len(classes))[: self._way]
-        return np.stack([self._drawings(*classes[number]) for number in chosen])
-
-    def _drawings(self, character: int, part: slice, turns: int) -> np.ndarray:
-        drawings = self._rng.permutation(self._images[character, part])[: self._examples]
-        return np.rot90(drawings, turns, (1, 2))
-
-
 def _split(images: Array, labels: Array, clients: int) -> Split:
     """Tasks (tasks of all clients, examples, ...) as examples of the clients, with the number of the client's task."""
     count, size = labels.shape
@@ -299,5 +329,17 @@ FEW_SHOT = Recipe(
             clients=11, local_steps=5, batch_size=(None, 32), rounds=300, algorithm="FedBiO-Local",
             rates={"FedBiO-Local": {"eta_x": 0.1, "eta_y": 0.4, "neumann_step": 0.5}},
         ),
+    },
+    own=Defaults(
+        clients=5, local_steps=3, batch_size=(None, 32), rounds=60, algorithm="FedBiO-Local",
+        options={"alphabets": None, "way": None, "per_client": None, "tasks": 6, "queries": 5, "test_tasks": 20,
+                 "filters": 32, "model": "mlp:64"},
+    ),
+    question="Can the clients learn features together from which new classes are told apart by a few examples?",
+    meanings={
+        "accuracy": "The share that is right of new examples of test classes, told apart by a few examples of each.",
+        "loss": "The mean cross-entropy on these examples.",
+        "validation_error": "The share that is wrong, of classes that are kept for validation.",
+        "own_accuracy": "The share that is right of the clients' own new examples, by their own heads.",
     },
 )  # fmt: skip

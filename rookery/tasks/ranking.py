@@ -50,9 +50,10 @@ class Ranked(eqx.Module):
 
     def outputs(self, network: Any) -> Array:
         """Of all test examples."""
-        return jax.lax.map(
+        found: Array = jax.lax.map(
             lambda given: self.objective.output(network, given[None])[0], self.inputs, batch_size=self.chunk
         )
+        return found
 
     def __call__(self, network: Any) -> dict[str, Array]:
         """{"auroc"}."""

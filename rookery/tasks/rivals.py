@@ -33,6 +33,8 @@ STEPS = (0.03, 0.1, 0.3, 1.0)
 FURTHER = 4
 """How often the range of steps may grow by a third of a decade or so."""
 FOLDS = 5
+LANES = 8
+"""Trainings come in programs of so many, or twice or three times as many, so that few programs are compiled."""
 DROPPED = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Shares of the training examples that the ranking rival may leave out."""
 
@@ -218,6 +220,8 @@ class _Trained:
 
 def _train(lanes: Sequence[_Lane], effort: Effort) -> _Trained:
     """All lanes in one program; those that diverge have no finite metric."""
+    wanted = len(lanes)
+    lanes = [*lanes, *[lanes[0]] * (-wanted % LANES)]
     clients: dict[int, Clients] = {}
     for lane in lanes:
         if id(lane.held) not in clients:
@@ -244,10 +248,10 @@ def _train(lanes: Sequence[_Lane], effort: Effort) -> _Trained:
     solution = make_rounds(prepare(given), effort.rounds, effort.rounds, progress=False)
     last = solution.history.last
     names = [name for name in solution.history.columns if name in _metric_names(first.contest)]
-    metrics = {name: np.array(last[name], float) for name in names}
-    for each in solution.diverged:
+    metrics = {name: np.array(last[name], float)[:wanted] for name in names}
+    for place in (each.lane for each in solution.diverged if each.lane is not None and each.lane < wanted):
         for values in metrics.values():
-            values[each.lane] = np.nan
+            values[place] = np.nan
     return _Trained(solution.y, metrics)
 
 
@@ -295,7 +299,8 @@ def _by_rank(
 ) -> Result:
     """Leaves out the examples that a pooled model finds least plausible; how many, held-out data say."""
     one = replace(effort, seeds=effort.seeds[:1])
-    tried = [_without_worst(apart, suspicion(apart, one, step), share) for share in DROPPED]
+    rank = suspicion(apart, one, step)
+    tried = [_without_worst(apart, rank, share) for share in DROPPED]
     held = apart.rivals[0].held
     found = _train([_Lane(apart, held, weights, step, effort.seeds[0]) for weights in tried], one).metrics[metric]
     share = DROPPED[int(np.argmax(np.where(np.isfinite(found), sign * found, -np.inf)))]
@@ -303,8 +308,8 @@ def _by_rank(
         suspicion(each, replace(effort, seeds=(seed,)), step) for each, seed in zip(contests, effort.seeds, strict=True)
     ]
     lanes = [
-        _Lane(each, each.rivals[0].held, _without_worst(each, rank, share), step, seed)
-        for each, rank, seed in zip(contests, ranks, effort.seeds, strict=True)
+        _Lane(each, each.rivals[0].held, _without_worst(each, own, share), step, seed)
+        for each, own, seed in zip(contests, ranks, effort.seeds, strict=True)
     ]
     trained = _train(lanes, effort)
     result = Result(
@@ -345,14 +350,15 @@ def suspicion(contest: Training, effort: Effort, step: float) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _chunk(scaling: Scaling, network: Any, inputs: Array, labels: Array) -> Array:
+def _chunk(scaling: Scaling, network: Any, inputs: Any, labels: Any) -> Array:
     return losses(scaling.outputs(network, inputs), labels)
 
 
 def _losses(scaling: Scaling, network: Any, inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     cuts = range(0, len(labels), 1000)
     parts = [_chunk(scaling, network, inputs[at : at + 1000], labels[at : at + 1000]) for at in cuts]
-    return np.nan_to_num(np.concatenate(parts), nan=np.inf)
+    found: np.ndarray = np.nan_to_num(np.concatenate(parts), nan=np.inf)
+    return found
 
 
 def _without_worst(contest: Training, loss: np.ndarray, share: float) -> np.ndarray:

@@ -55,10 +55,11 @@ class Task:
         if isinstance(chosen, str) and self.apart is not None and given.get("start") is None:
             other = self.apart()
             tuned = {name: value for name, value in given.items() if name not in ("every", "start")}
-            start = other.problem, chosen, other.clients, other.x0, other.y0
-            chosen = tune(*start, rounds=rounds, evaluate=other.evaluate, **tuned).best
-        start = self.problem, chosen, self.clients, self.x0, self.y0
-        return solve(*start, rounds=rounds, evaluate=self.evaluate, **given)
+            task = other.problem, chosen, other.clients, other.x0, other.y0
+            chosen = tune(*task, rounds=rounds, evaluate=other.evaluate, **tuned).best
+        return solve(
+            self.problem, chosen, self.clients, self.x0, self.y0, rounds=rounds, evaluate=self.evaluate, **given
+        )
 
     def _settings(self) -> dict[str, Any]:
         chosen = self.defaults

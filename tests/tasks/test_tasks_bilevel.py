@@ -14,7 +14,8 @@ from rookery.algorithms.registry import problem_class
 from rookery.datasets import Dataset, Omniglot, digits, load, load_omniglot
 from rookery.models.layers import MLP, ConvFeatures
 from rookery.tasks.cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS, data_cleaning
-from rookery.tasks.few_examples import FEW_SHOT, Heads, adapted, few_shot
+from rookery.tasks.few_examples import FEW_SHOT, few_shot
+from rookery.tasks.heads import Heads, adapted
 from rookery.tasks.imbalance import LOSS_TUNING, class_weights, loss_tuning
 from rookery.tasks.representation import HYPER_REPRESENTATION, hyper_representation
 

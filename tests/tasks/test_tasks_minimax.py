@@ -16,8 +16,8 @@ from rookery.datasets import Dataset, digits, load
 from rookery.problem.measures import Losses, hypergradient
 from rookery.problem.participation import Bernoulli
 from rookery.tasks.fairness import FAIR_CLASSIFICATION, fair_classification
-from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX, quadratic_bilevel, quadratic_minimax
 from rookery.tasks.inputs import area_under_curve
+from rookery.tasks.quadratic import QUADRATIC_BILEVEL, QUADRATIC_MINIMAX, quadratic_bilevel, quadratic_minimax
 from rookery.tasks.ranking import AUROC, auroc
 from rookery.tasks.toy_weighting import TOY_WEIGHTING, NoisyLoss, loss, toy_weighting
 from rookery.tasks.trust import CLIENT_WEIGHTING, client_weighting
