@@ -4,6 +4,7 @@ Matplotlib is imported when the first figure is drawn: it takes a fifth of the t
 """
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-from rookery.report.tables import COSTS, is_fraction, label, spent, summary
+from rookery.report.tables import COSTS, Judged, is_fraction, label, spent, summary
 from rookery.solving.history import History
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#666666")
@@ -66,6 +67,7 @@ def plot_curves(
     title: str,
     path: str | os.PathLike[str],
     against: Sequence[str] = ("round", "megabytes"),
+    rivals: Sequence[Judged] = (),
 ) -> None:
     """The metric against each cost of ``against``: the mean over lanes, with a band of one standard deviation.
 
@@ -78,6 +80,7 @@ def plot_curves(
         title: above the panels; may be empty.
         path: the file to write.
         against: costs, see ``rookery.report.tables.COSTS``.
+        rivals: simple methods; those that have the metric are dashed lines across the panels.
     """
     if not runs:
         raise ValueError("runs must hold at least one history")
@@ -85,6 +88,7 @@ def plot_curves(
         raise ValueError(f"against must name at least one of {', '.join(COSTS)}")
     percent = is_fraction(metric, runs.values())
     unit = 100.0 if percent else 1.0
+    levels = {rival.name: float(over.mean[-1]) for rival in rivals if (over := rival.over(metric)) is not None}
     plt = _pyplot()
     with plt.rc_context(_STYLE):
         width = 3.4 * len(against)
@@ -93,10 +97,11 @@ def plot_curves(
         )
         for axis, cost in zip(axes[0], against, strict=True):
             _draw(axis, runs, metric, cost, unit)
+            _across(axis, levels, unit, len(runs))
             axis.set_xlabel(COSTS[cost])
         axes[0, 0].set_ylabel(f"{label(metric)} (%)" if percent else label(metric))
-        _limit(axes[0, 0], runs, metric, percent)
-        columns = max(1, min(len(runs), int(width / 1.1)))
+        _limit(axes[0, 0], runs, metric, percent, list(levels.values()))
+        columns = max(1, min(len(runs) + len(levels), int(width / (1.9 if levels else 1.1))))
         handles, names = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=columns, handlelength=2.2, columnspacing=1.4)
         if title:
@@ -144,6 +149,105 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
         plt.close(figure)
 
 
+def plot_picture(
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    bars: Mapping[str, float],
+    up: str = "accuracy (%)",
+    highlight: str | None = None,
+    samples: Sequence[tuple[np.ndarray, str]] = (),
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    beside: Mapping[str, float] | None = None,
+    right: str = "",
+    axes: tuple[str, str] = ("", ""),
+) -> None:
+    """One picture of why one would want this: on the left a bar for each method, on the right what was learned.
+
+    Arguments:
+        path: the file to write; its suffix chooses the format.
+        title: above all; a sentence.
+        bars: a value for each method, from top to bottom.
+        up: what the bars measure.
+        highlight: the bar that matters; the others are grey.
+        samples: images (height, width[, colours]) of any numbers, each with a caption, in a grid.
+        curves: or (x, y) for each name, such as ROC curves.
+        beside: or a further bar for each name, such as clients and their weights.
+        right: heading of the right panel.
+        axes: labels of its axes, across and up; of ``beside`` only the first is used.
+    """
+    panels = [each for each in (samples, curves, beside) if each]
+    if len(panels) != 1:
+        raise ValueError(f"exactly one of samples, curves and beside must be given, got {len(panels)}")
+    if not bars:
+        raise ValueError("bars must hold at least one value, got none")
+    if highlight is not None and highlight not in bars:
+        raise ValueError(f"highlight must be one of {', '.join(bars)}, got {highlight!r}")
+    plt = _pyplot()
+    with plt.rc_context(_STYLE):
+        height = max(3.5, 0.13 * max(len(bars), len(beside or ())))
+        figure = plt.figure(figsize=(8.6, height), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, wspace=0.06)
+        figure.suptitle(title, fontsize=11, fontweight="bold")
+        one, other = figure.subfigures(1, 2, width_ratios=(1, 1.15))
+        _row_of_bars(one.subplots(), bars, up, highlight)
+        other.suptitle(right, fontsize=9)
+        if samples:
+            _grid(other, samples)
+        elif curves:
+            _plain_curves(other.subplots(), curves, axes)
+        elif beside:
+            _row_of_bars(other.subplots(), beside, axes[0], None)
+        figure.savefig(path, dpi=200, bbox_inches="tight", pad_inches=0.08)
+        plt.close(figure)
+
+
+def _row_of_bars(axis: "Axes", bars: Mapping[str, float], across: str, highlight: str | None) -> None:
+    """Horizontal bars with their values at the end: names of any length can be read."""
+    values = list(bars.values())
+    colors = [COLORS[0] if highlight in (None, name) else "#B5BAC0" for name in bars]
+    drawn = axis.barh(range(len(bars)), values, color=colors, height=0.68)
+    many = len(bars) > 12
+    names = [name if len(name) <= 18 else "\n".join(textwrap.wrap(name, 18)) for name in bars]
+    axis.set_yticks(range(len(bars)), names, fontsize=6 if many else 8.5)
+    axis.bar_label(drawn, [_short(value) for value in values], padding=3, fontsize=6 if many else 9)
+    room = max(len(bars), 3.5) / 2  # two bars are not to fill the panel
+    axis.set_ylim((len(bars) - 1) / 2 + room, (len(bars) - 1) / 2 - room)
+    axis.margins(x=0.14)
+    axis.set_xlabel(across)
+    axis.grid(visible=False)
+    axis.spines["left"].set_visible(min(values) < 0)
+    axis.tick_params(axis="y", length=0)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def _grid(figure: Any, samples: Sequence[tuple[np.ndarray, str]]) -> None:
+    columns = max(2, round((2 * len(samples)) ** 0.5)) if len(samples) > 3 else len(samples)
+    rows = -(-len(samples) // columns)
+    cells = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+    for cell in cells:
+        cell.set_axis_off()
+    for cell, (image, caption) in zip(cells, samples, strict=False):
+        shown = np.asarray(image)
+        shown = shown[..., 0] if shown.ndim == 3 and shown.shape[-1] == 1 else shown
+        cell.imshow(shown, cmap="gray_r", interpolation="nearest")
+        cell.set_title(caption, fontsize=7, pad=2)
+
+
+def _plain_curves(
+    axis: "Axes", curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], axes: tuple[str, str]
+) -> None:
+    for number, (name, (x, y)) in enumerate(curves.items()):
+        color, dashes = line_style(number)
+        axis.plot(x, y, color=color, linestyle=(0, dashes) if dashes else "-", linewidth=1.5, label=name)
+    axis.set_xlabel(axes[0])
+    axis.set_ylabel(axes[1])
+    axis.legend(loc="best")
+
+
 def _band(axis: "Axes", number: int, name: str, curve: Curve) -> None:
     where, mean, deviation = np.asarray(curve[0]), curve[1], np.nan_to_num(curve[2])
     color, dashes = line_style(number)
@@ -174,11 +278,18 @@ def _draw(axis: "Axes", runs: Mapping[str, History], metric: str, cost: str, uni
     axis.margins(x=0.02)
 
 
+def _across(axis: "Axes", levels: Mapping[str, float], unit: float, taken: int) -> None:
+    """A dashed line for each rival; ``taken`` colours are the runs'."""
+    for number, (name, level) in enumerate(levels.items(), taken):
+        color, _ = line_style(number)
+        axis.axhline(unit * level, color=color, linestyle=(0, (4, 3)), linewidth=1, label=name)
+
+
 def _plain(value: float, position: float) -> str:
     return f"{value:g}"
 
 
-def _limit(axis: "Axes", runs: Mapping[str, History], metric: str, percent: bool) -> None:
+def _limit(axis: "Axes", runs: Mapping[str, History], metric: str, percent: bool, levels: Sequence[float] = ()) -> None:
     """Scales the ordinate to where the comparison is decided, not to where all start."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
@@ -186,9 +297,9 @@ def _limit(axis: "Axes", runs: Mapping[str, History], metric: str, percent: bool
     means = [mean for mean in means if mean.size]
     if not means:
         return
-    everything = np.concatenate(means)
+    everything = np.concatenate([*means, np.array(levels)])
     if percent:
-        final = 100 * np.array([mean[-1] for mean in means])
+        final = 100 * np.array([*(mean[-1] for mean in means), *levels])
         top = 100 * everything.max()
         if final.mean() > 50:  # an accuracy; an error falls and is shown from its start
             axis.set_ylim(max(0.0, 100 * everything.min() - 2, final.min() - 25), min(100.0, top + 2))

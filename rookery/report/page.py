@@ -10,9 +10,7 @@ import html
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +19,15 @@ from typing import Any
 import numpy as np
 
 from rookery.experiment.folder import StoredRun
+from rookery.report.concluding import conclusion
+from rookery.report.describing import configurations, distinct_names, notes
+from rookery.report.exhibits import SHARED, figures, read_learned
 from rookery.report.figures import COLORS, DASHES
+from rookery.report.meaning import meaning
+from rookery.report.rivals import Rival, find_rivals
 from rookery.report.tables import (
     COSTS,
     best,
-    column,
     direction,
     has_cost,
     is_fraction,
@@ -33,18 +35,12 @@ from rookery.report.tables import (
     lanes,
     metrics,
     spent,
-    stopped,
     summary,
 )
 from rookery.report.tuning import find_tunings
 
 DARK_COLORS = ("#4C9BDB", "#F0763A", "#22B588", "#E39AC6", "#F3B341", "#9BD8FA", "#F2F2F2", "#777777")
 """The same hues on a dark ground."""
-
-_SETTINGS = ("clients", "participants", "local_steps", "batch_size", "rounds", "seeds")
-_TABLES = ("run", "task", "algorithm", "environment")
-_NOT_COMPARED = {("run", "command"), ("run", "task"), ("run", "dataset"), ("run", "algorithm")}
-_LONGEST_SUFFIX = 40
 
 
 def write_page(runs: Sequence[StoredRun], path: str | os.PathLike[str], title: str | None = None) -> None:
@@ -99,27 +95,94 @@ def page_data(runs: Sequence[StoredRun], title: str | None = None) -> dict[str, 
 def _section(about: tuple[str, str], runs: Sequence[StoredRun], styles: dict[str, int]) -> dict[str, Any]:
     names = distinct_names(runs)
     described = [_run(run, name, styles.setdefault(name, len(styles))) for run, name in zip(runs, names, strict=True)]
+    beside = find_rivals(runs)
+    rivals = [_rival(each, styles.setdefault(f"rival {each.name}", len(styles))) for each in beside.rivals]
     shown = _metrics(runs)
-    for metric in shown:
-        finals = [run["metrics"].get(metric["name"], {"mean": [None]})["mean"][-1] for run in described]
-        metric["best"] = _best(finals, metric["higher"])
     wanted = str(runs[0].config["run"].get("metric", ""))
     chosen = next((metric["name"] for metric in shown if metric["name"] == wanted), shown[0]["name"] if shown else None)
-    rows = configurations([run.config for run in runs])
-    same = {row["key"]: row["values"][0] for row in rows if row["table"] == "run" and not row["differs"]}
+    shown.sort(key=lambda metric: bool(metric["name"] != chosen))
+    for metric in shown:
+        _mark_best(metric, described, rivals)
+    tunings = find_tunings(runs)
+    tuned = [each["name"] for tuning in tunings for each in tuning["algorithms"]]
     return {
         "title": _heading(*about),
-        "settings": [[key.replace("_", " "), same[key]] for key in _SETTINGS if key in same],
+        "conclusion": conclusion(runs, beside.rivals, names),
+        "meaning": meaning(runs, names, [metric["name"] for metric in shown], tuned),
         "metrics": shown,
         "metric": chosen,
         "costs": [
             cost for cost in COSTS if cost == "round" or any(any(run["costs"].get(cost, ())) for run in described)
         ],
         "runs": described,
-        "config": rows,
-        "tunings": find_tunings(runs),
+        "rivals": rivals,
+        "rival_seconds": beside.seconds,
+        "learned": _learned(runs, described, beside.rivals, rivals, beside.problems, shown),
+        "config": configurations([run.config for run in runs]),
+        "tunings": tunings,
         "styles": {run.name: each["style"] for run, each in reversed(list(zip(runs, described, strict=True)))},
     }
+
+
+def _rival(rival: Rival, style: int) -> dict[str, Any]:
+    found = {metric: over for metric in rival.metrics if (over := rival.over(metric)) is not None}
+    return {
+        "name": rival.name,
+        "what": rival.what,
+        "ceiling": rival.ceiling,
+        "style": style,
+        "seeds": max((int(over.count[0]) for over in found.values()), default=0),
+        "metrics": {
+            metric: {"mean": _numbers(over.mean)[0], "deviation": _numbers(over.deviation)[0]}
+            for metric, over in found.items()
+        },
+    }
+
+
+def _mark_best(metric: dict[str, Any], runs: Sequence[dict[str, Any]], rivals: Sequence[dict[str, Any]]) -> None:
+    """Adds which runs and which rivals are the best; a ceiling is no competitor."""
+    name = metric["name"]
+    finals = [run["metrics"].get(name, {"mean": [None]})["mean"][-1] for run in runs]
+    others = [None if each["ceiling"] else each["metrics"].get(name, {"mean": None})["mean"] for each in rivals]
+    top = _best([*finals, *others], metric["higher"])
+    metric["best"] = [place for place in top if place < len(runs)]
+    metric["best_rivals"] = [place - len(runs) for place in top if place >= len(runs)]
+
+
+def _learned(
+    runs: Sequence[StoredRun],
+    described: Sequence[dict[str, Any]],
+    rivals: Sequence[Rival],
+    styled: Sequence[dict[str, Any]],
+    problems: Sequence[str],
+    shown: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """What was learned: figures of all runs and rivals, and what is shown for one run at a time, the best first.
+
+    Marks the metrics that are drawn here, which the table of final values then leaves out.
+    """
+    found = [read_learned(run) for run in runs]
+    named = [(run["name"], run["style"], False, own) for run, (own, _) in zip(described, found, strict=True)]
+    named += [
+        (each["name"], each["style"], True, list(rival.exhibits)) for rival, each in zip(rivals, styled, strict=True)
+    ]
+    alone = [[each for each in own if each["kind"] not in SHARED] for own, _ in found]
+    drawn = {line["column"] for own in alone for each in own if each["kind"] == "history" for line in each["series"]}
+    for metric in shown[1:]:
+        metric["drawn"] = metric["name"] in drawn
+    order = _order(described, shown[0]) if shown else range(len(runs))
+    return {
+        "figures": figures(named),
+        "runs": [{"run": place, "exhibits": alone[place]} for place in order if alone[place]],
+        "problems": [*(each for _, told in found for each in told), *problems],
+    }
+
+
+def _order(runs: Sequence[dict[str, Any]], metric: dict[str, Any]) -> list[int]:
+    """The places of runs, the best first, those without a result last."""
+    finals = [run["metrics"].get(metric["name"], {"mean": [None]})["mean"][-1] for run in runs]
+    sign = 1 if metric["higher"] is False else -1
+    return sorted(range(len(runs)), key=lambda place: (finals[place] is None, sign * (finals[place] or 0.0)))
 
 
 def _heading(task: str, dataset: str) -> str:
@@ -183,131 +246,6 @@ def _numbers(values: np.ndarray) -> list[float | int | None]:
     """Rounded to eight digits, more than anyone can see; whole numbers as integers."""
     rounded = [float(f"{value:.8g}") if np.isfinite(value) else None for value in values]
     return [int(value) if value is not None and value.is_integer() else value for value in rounded]
-
-
-def notes(run: StoredRun) -> list[str]:
-    """What a reader must know about a run: seeds left out of the mean, an early end."""
-    history = run.history
-    if not len(history):
-        return ["No evaluation yet."]
-    rounds, width, halted = column(history, "round")[:, 0], lanes(history), stopped(history)
-    found = []
-    if halted.any():
-        first = rounds[halted.any(1)][0]
-        found.append(_left_out(int(halted.any(0).sum()), width, f"diverged and stopped before round {first:.0f}"))
-    holes: dict[tuple[int, int], list[str]] = {}
-    for metric in metrics(history):
-        has_it = np.array([[metric in row] for row in history])
-        bad = ~np.isfinite(column(history, metric)) & ~halted & has_it
-        if bad.any():
-            holes.setdefault((int(bad.any(0).sum()), int(rounds[bad.any(1)][0])), []).append(label(metric))
-    for (count, first_round), names in holes.items():
-        found.append(_left_out(count, width, f"no finite {', '.join(names)}, first in round {first_round}"))
-    planned = run.config["run"].get("rounds")
-    if isinstance(planned, int) and rounds[-1] < planned:
-        found.append(f"Ended at round {rounds[-1]:.0f} of {planned}.")
-    return found
-
-
-def _left_out(count: int, width: int, why: str) -> str:
-    return f"{count} of {width} seeds left out of the mean: {why}."
-
-
-def distinct_names(runs: Sequence[StoredRun]) -> list[str]:
-    """A distinct name for each run: its algorithm, with what differs or the folder added where several share it."""
-    names = [run.name for run in runs]
-    names = _tell_apart(names, lambda members: _suffixes([runs[i].config for i in members]))
-    names = _tell_apart(names, lambda members: _tails([runs[i].path for i in members]))
-    return _tell_apart(names, lambda members: [f"#{number}" for number, _ in enumerate(members, 1)])
-
-
-def _tell_apart(names: Sequence[str], suffixes: Callable[[list[int]], Sequence[str]]) -> list[str]:
-    """Appends a suffix to each name that occurs more than once."""
-    result = list(names)
-    for name, count in Counter(names).items():
-        if count > 1:
-            members = [number for number, each in enumerate(names) if each == name]
-            for number, suffix in zip(members, suffixes(members), strict=True):
-                result[number] = f"{name} ({suffix})" if suffix else name
-    return result
-
-
-def _suffixes(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What differs between configurations, or nothing if that is too long."""
-    rows = [row for row in configurations(configs) if row["differs"] and row["table"] != "environment"]
-    rows = [row for row in rows if row["key"] != "every"]  # how often a run is evaluated does not identify it
-    texts = [
-        ", ".join(f"{row['key']}={row['values'][number]}" for row in rows if row["values"][number] is not None)
-        for number in range(len(configs))
-    ]
-    return texts if max(map(len, texts)) <= _LONGEST_SUFFIX else [""] * len(texts)
-
-
-def _tails(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of paths that tell them apart; whole paths would reveal where somebody works."""
-    parts = [Path(path).parts for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        tails = ["/".join(part[-length:]) for part in parts]
-        if len(set(tails)) == len(set(parts)):
-            break
-    return tails
-
-
-def configurations(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Configurations side by side, a row for each key.
-
-    ``values`` holds a text for each configuration (None: it does not have the key), ``differs`` whether not all are
-    equal, ``marks`` which to highlight: those other than the most common value, or all if no value is the most common.
-    The date of a run is no difference.
-    """
-    flat = [_flat(config) for config in configs]
-    known = {name: number for number, name in enumerate(_TABLES)}
-    keys = sorted(dict.fromkeys(key for each in flat for key in each), key=lambda key: known.get(key[0], len(known)))
-    rows = []
-    for table, key in keys:
-        if (table, key) in _NOT_COMPARED:
-            continue
-        values = [each.get((table, key)) for each in flat]
-        differs = len(set(values)) > 1 and (table, key) != ("environment", "date")
-        marks = _marks(values) if differs else [False] * len(values)
-        rows.append({"table": table, "key": key, "values": values, "differs": differs, "marks": marks})
-    return rows
-
-
-def _marks(values: Sequence[str | None]) -> list[bool]:
-    present = Counter(value for value in values if value is not None)
-    (common, count), *others = present.most_common()
-    tie = bool(others) and others[0][1] == count
-    return [bool(others) and value is not None and (tie or value != common) for value in values]
-
-
-def _flat(config: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """{(table, key): text}; versions inside [environment] are keys of their own."""
-    flat: dict[tuple[str, str], str] = {}
-    for table, content in config.items():
-        for key, value in content.items() if isinstance(content, Mapping) else [("", content)]:
-            if table == "environment" and isinstance(value, Mapping):
-                flat.update({(table, f"{key}.{name}"): _text(each) for name, each in value.items()})
-            else:
-                flat[table, str(key)] = _text(value)
-    return flat
-
-
-def _text(value: Any) -> str:
-    """A value as TOML writes it, strings without quotes."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
-    if isinstance(value, Mapping):
-        return "{" + _joined(f"{key} = {_text(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + _joined(map(_text, value)) + "]"
-    return str(value)
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return ", ".join(texts)
 
 
 def _palette() -> str:
