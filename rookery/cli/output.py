@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from rookery.experiment.folder import StoredRun, read_run
 from rookery.experiment.settings import Settings
 from rookery.experiment.source import OfModule
-from rookery.report import final_table, plot_curves, write_page
+from rookery.report import conclusion, final_table, find_rivals, plot_curves, write_page
 from rookery.report.tables import peaks
 from rookery.solving.history import History
 from rookery.solving.solution import Solution
@@ -72,13 +73,18 @@ def final(run: StoredRun) -> dict[str, Any]:
 
 
 def show(runs: Sequence[StoredRun]) -> None:
-    """A table for each task and data set."""
+    """A table for each task and data set, and in words what it says."""
     groups: dict[tuple[str, str], list[StoredRun]] = {}
     for each in runs:
         groups.setdefault((each.title, each.config["run"]["dataset"]), []).append(each)
     for (task, dataset), members in groups.items():
-        first = members[0]
-        Console().print(final_table(_labelled(members), first.metric, f"{task} on {dataset}", first.higher_is_better))
+        first, rivals = members[0], find_rivals(members)
+        named = _labelled(members)
+        title = f"{task} on {dataset}"
+        Console().print(final_table(named, first.metric, title, first.higher_is_better, rivals.rivals))
+        for problem in rivals.problems:
+            Console().print(Text(problem, style="red"))
+        Console().print(Text(conclusion(members, rivals.rivals, list(named))))
 
 
 def write_report(runs: Sequence[StoredRun], page: Path, title: str | None = None) -> tuple[Path, Path]:
@@ -87,8 +93,9 @@ def write_report(runs: Sequence[StoredRun], page: Path, title: str | None = None
     write_page(runs, page, title)
     alike = [each for each in runs if each.title == runs[0].title]
     heading = title or f"{runs[0].title} on {runs[0].config['run']['dataset']}"
+    rivals = find_rivals(alike).rivals
     for suffix in (".pdf", ".png"):
-        plot_curves(_labelled(alike), runs[0].metric, heading, page.with_suffix(suffix))
+        plot_curves(_labelled(alike), runs[0].metric, heading, page.with_suffix(suffix), rivals=rivals)
     return page, page.with_suffix(".png")
 
 
