@@ -15,7 +15,8 @@ from rich.console import Console
 from rookery.experiment.folder import StoredRun
 from rookery.problem.oracles import UNITS
 from rookery.report import final_table, plot_curves, write_page
-from rookery.report.page import configurations, distinct_names, embedded, notes, page_data
+from rookery.report.describing import configurations, distinct_names, notes
+from rookery.report.page import embedded, page_data
 from rookery.report.tables import is_fraction, metrics, peaks, spent, stopped, summary
 from rookery.solving.history import History
 
