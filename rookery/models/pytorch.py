@@ -1,4 +1,4 @@
-"""PyTorch modules as pairs (states, apply) of JAX, by torchax."""
+"""PyTorch modules as pairs (parameters, apply) of JAX, by torchax."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,27 +9,32 @@ from typing import Any
 import jax
 from jax import Array
 
-_OWN_TABLES = ("_parameters", "_buffers", "_modules")
+from rookery.models.fixed import Fixed
+
+Parameters = dict[str, Array]
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+"""Where a PyTorch module has its parts."""
 
 
-class _Torch:
-    """A PyTorch module's forward as a function of arrays; equal to that of a module with the same parts."""
+class _Forward:
+    """A module's forward as a function of its parameters; equal to that of a module with the same parts."""
 
-    def __init__(self, module: Any, function: Callable[..., Any]):
-        self.module, self.function = module, function
+    def __init__(self, module: Any, function: Callable[..., Any], frozen: Parameters):
+        self.module, self.function, self.frozen = module, function, frozen
 
-    def __call__(self, states: dict[str, Array], batch: Array) -> Any:
-        return self.function(states, (batch,))
+    def __call__(self, params: Parameters, batch: Array) -> Any:
+        return self.function({**self.frozen, **params}, (batch,))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Torch) and _alike(self.module, other.module)
+        return isinstance(other, _Forward) and _alike(self.module, other.module)
 
     def __hash__(self) -> int:
         return hash(type(self.module))
 
 
-def from_torch(module: Any) -> tuple[dict[str, Array], Callable[[dict[str, Array], Array], Any]]:
-    """(parameters and buffers by name, function of them and of a batch)."""
+def from_torch(module: Any) -> tuple[Parameters, Callable[[Parameters, Array], Any]]:
+    """(parameters by name, function of them and of a batch). What needs no gradient in PyTorch does not move."""
     for name, part in module.named_modules():
         kind = type(part).__name__
         if "BatchNorm" in kind:
@@ -40,10 +45,13 @@ def from_torch(module: Any) -> tuple[dict[str, Array], Callable[[dict[str, Array
             raise ValueError(f"{name} is {kind}: leave it out, or call the model's .eval()")
     try:
         torchax: Any = import_module("torchax")
-    except ImportError:
-        raise ValueError("a PyTorch model needs torchax: pip install 'rookery[torch]'") from None
+    except (ImportError, AttributeError) as error:  # the latter is that of a version that PyTorch has outgrown
+        raise ValueError(f"a PyTorch model needs torchax ({error}): pip install 'rookery[torch]'") from None
     states, function = torchax.extract_jax(module)
-    return states, _Torch(module, function)
+    moving = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    frozen = {name: state for name, state in states.items() if name not in moving}
+    params = {name: state for name, state in states.items() if name in moving}
+    return params, _Forward(module, function, frozen)
 
 
 @contextmanager
@@ -59,19 +67,32 @@ def torch_seeded(key: Array) -> Iterator[None]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two modules differ in nothing but the numbers of their parameters."""
-    torch: Any = import_module("torch")
+    """Whether two modules differ in nothing but the numbers of parameters that move."""
     if one is other:
         return True
-    if type(one) is not type(other) or vars(one).keys() != vars(other).keys():
+    if type(one) is not type(other) or any(vars(one)[table].keys() != vars(other)[table].keys() for table in _TABLES):
         return False
-    plain = [name for name in vars(one) if name not in _OWN_TABLES]
-    if any(vars(one)[name] != vars(other)[name] for name in plain):
-        return False
-    tables = [(vars(one)[name], vars(other)[name]) for name in _OWN_TABLES]
-    if any(a.keys() != b.keys() for a, b in tables):
-        return False
-    (_, _), (fixed, its_fixed), (parts, its_parts) = tables
-    return all(torch.equal(fixed[name], its_fixed[name]) for name in fixed) and all(
-        _alike(parts[name], its_parts[name]) for name in parts
+    return (
+        Fixed(_plain(one)) == Fixed(_plain(other))
+        and all(_same_numbers(a, b) for a, b in _pairs(one, other, "_buffers"))
+        and all(_same_numbers(a, b) for a, b in _pairs(one, other, "_parameters") if not _moves(a) or not _moves(b))
+        and all(_alike(a, b) for a, b in _pairs(one, other, "_modules"))
     )
+
+
+def _plain(module: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _TABLES}
+
+
+def _pairs(one: Any, other: Any, table: str) -> Iterator[tuple[Any, Any]]:
+    return ((each, vars(other)[table][name]) for name, each in vars(one)[table].items())
+
+
+def _moves(parameter: Any) -> bool:
+    return parameter is not None and bool(parameter.requires_grad)
+
+
+def _same_numbers(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(one.shape == other.shape and one.dtype == other.dtype and (one == other).all())
