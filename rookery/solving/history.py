@@ -56,6 +56,10 @@ class History:
         """The names of the columns that ``evaluate`` returned."""
         return [name for name in self.columns if name not in COSTS]
 
+    def has_cost(self, name: str) -> bool:
+        """Whether there is any cost of this name."""
+        return name in self.columns and bool(np.any(self.by_lane(name)))
+
     def by_lane(self, column: str) -> np.ndarray:
         """A column as floats, (rows, lanes): one lane of a run that is no batch."""
         cells = [np.atleast_1d(np.asarray(row.get(column, np.nan), float)) for row in self.rows]
@@ -113,7 +117,7 @@ class History:
         """First and last rows, and where each metric was lowest and highest; of a batch the means over lanes."""
         if not self.rows:
             return paragraph("History: no rows")
-        names = [name for name in ("round", *self.metrics, *COSTS[1:]) if name in self.columns]
+        names = ["round", *self.metrics, *(name for name in COSTS[1:] if self.has_cost(name))]
         means = {name: lane_mean(self.by_lane(name)) for name in names}
         shown = [*range(min(_ENDS, len(self))), *range(max(_ENDS, len(self) - _ENDS), len(self))]
         rows = [["", *(number(means[name][row]) for name in names)] for row in shown]

@@ -6,7 +6,7 @@ All text is escaped. Colours are the page's own, so that light and dark notebook
 import html
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,9 @@ def number(value: Any) -> str:
 
 def short(value: Any) -> str:
     """A rate or option as a table shows it."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{name} {short(each)}" for name, each in value.items() if name != "schedule")
+        return f"{value.get('schedule', '')}({inside})"
     return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 

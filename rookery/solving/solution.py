@@ -106,7 +106,7 @@ class Solution:
         parts = [paragraph(self._about())]
         if len(self.history):
             values = {name: lane_mean(self._alive(name)) for name in self.history.columns}
-            shown = [name for name in (*self.history.metrics, *COSTS) if name in values]
+            shown = [*self.history.metrics, *(name for name in COSTS if self.history.has_cost(name))]
             parts.append(table(shown, [[number(values[name][-1]) for name in shown]]))
         if self.best is not None:
             pairs = zip(np.atleast_1d(self.best.value), np.atleast_1d(self.best.round), strict=True)

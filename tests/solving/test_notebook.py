@@ -93,6 +93,7 @@ def test_a_tuning_marks_the_winner():
     page = shown(tuning())
     assert [text for text in page.text if text.startswith("★")] == ["★ good" + HOSTILE]
     assert "1,200" in page.text
+    assert notebook.short({"schedule": "Power", "scale": 153.78733, "offset": 1.0}) == "Power(scale 153.8, offset 1)"
 
 
 def test_a_figure_has_a_panel_for_each_metric():
