@@ -190,7 +190,7 @@ def _nnx(module: Any) -> Wrapped:
     from flax import nnx
 
     graph, params, rest = cast(tuple[Any, Any, Any], nnx.split(module, nnx.Param, ...))
-    _refuse_state(sorted({type(each).__name__ for _, each in rest.flat_state()}))
+    _refuse_state(sorted({type(each).__name__ for _, each in nnx.to_flat_state(rest)}))
     return Wrapped(params, partial(_apply_nnx, graph))
 
 
