@@ -100,6 +100,7 @@ def test_trackio_has_a_run_for_each_seed_and_goes_on_in_it(trackio, folder):
         stopped()
     with tracked(["trackio"], folder) as watch:
         watch(state(-1, 2), History(ROWS))  # from a checkpoint: rows 0 and 1 are there already
+    assert trackio.context_vars.current_run.get() is None, "else a seed ends the one before it"
     first, second = sorted(trackio.Api().runs("a-task"), key=lambda run: run.name)
     assert first.name.startswith("run-seed-3-")
     assert second.name.startswith("run-seed-4-")
