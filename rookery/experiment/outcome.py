@@ -52,7 +52,7 @@ def write_rivals(folder: Path, settings: Settings, tasks: Sequence[Task] | None 
     began = time.perf_counter()
     with heard(at_once=True):
         stop_if_asked()
-        found = hold(contests, apart.contest, effort, metric, higher)
+        found = hold(contests, apart.contest, effort, *tasks[0].searched)
     told = {
         "metric": metric,
         "higher_is_better": higher,

@@ -85,8 +85,7 @@ def _aim(settings: Settings) -> Aim:
         "evaluate": task.evaluate if judged else None,
         "engine": Simulator(settings.clients_at_once),
     }
-    metric = task.metric if judged else None
-    higher = task.higher_is_better if judged else False
+    metric, higher = task.searched if judged else (None, False)
     start = task.clients, task.x0, task.y0
     return Aim(task.problem, *start, settings.rounds, settings.seed, metric, higher, how)
 

@@ -103,6 +103,7 @@ def data_cleaning(
         _first_weights(form, wrong, oracle),
         network,
         Cleaned(test, validate, jnp.asarray(wrong) if noise else None, form),
+        search_by=("loss", False),
         contest=simple_rivals(labels, network, test),
         learned=what_was_learned(labels, test),
     )
@@ -179,7 +180,7 @@ DATA_CLEANING = Recipe(
     },
     own=Defaults(
         clients=10, batch_size=32, rounds=300, algorithm="MeFBO",
-        options={"noise": 0.0, "validation": None, "model": "mlp:32"},
+        options={"noise": 0.0, "model": "linear"},
     ),
     question="Some training labels are wrong. Can training find out which, and do as if they were not there?",
     meanings=MEANINGS,

@@ -141,12 +141,8 @@ def _shown(held: NewTasks, x: Any, shot: int) -> list[Exhibit]:
                     for image, label in zip(task.support, task.support_labels, strict=True)
                 ],
                 "query": [
-                    {
-                        "image": picture(np.asarray(task.query[i])),
-                        "label": names[task.query_labels[i]],
-                        "predicted": names[said[i]],
-                    }
-                    for i in each
+                    {"image": picture(np.asarray(image)), "label": names[label], "predicted": names[said[i]]}
+                    for i, image, label in zip(each, task.query[each], task.query_labels[each], strict=True)
                 ],
             }
         )

@@ -58,7 +58,7 @@ def about_network(data: Dataset, network: Any, model: Any, outputs: int | None =
 
 
 @eqx.filter_jit
-def _outputs(scaling: Scaling, network: Any, inputs: Array) -> Array:
+def _outputs(scaling: Scaling, network: Any, inputs: Any) -> Array:
     return scaling.outputs(network, inputs)
 
 

@@ -34,6 +34,9 @@ class Task:
     evaluate: Any
     metric: str = "accuracy"
     higher_is_better: bool = True
+    search_by: tuple[str, bool] | None = None
+    """The metric by which rates are searched for, and whether more of it is better, where that is another one: a loss tells
+    candidates apart that have few held-out examples wrong, or none."""
     contest: Contest | None = field(default=None, repr=False, compare=False)
     """The simple rivals, and what they are trained on."""
     learned: Callable[[Any, Any], Learned] | None = field(default=None, repr=False, compare=False)
@@ -54,12 +57,19 @@ class Task:
             raise ValueError("algorithm must be given, such as 'MeFBO', got None")
         if isinstance(chosen, str) and self.apart is not None and given.get("start") is None:
             other = self.apart()
-            tuned = {name: value for name, value in given.items() if name not in ("every", "start")}
+            metric, higher = self.searched
+            told = {"metric": metric, "higher_is_better": higher}
+            tuned = {name: value for name, value in {**given, **told}.items() if name not in ("every", "start")}
             task = other.problem, chosen, other.clients, other.x0, other.y0
             chosen = tune(*task, rounds=rounds, evaluate=other.evaluate, **tuned).best
         return solve(
             self.problem, chosen, self.clients, self.x0, self.y0, rounds=rounds, evaluate=self.evaluate, **given
         )
+
+    @property
+    def searched(self) -> tuple[str, bool]:
+        """The metric by which rates are searched for, and whether more of it is better."""
+        return self.search_by or (self.metric, self.higher_is_better)
 
     def _settings(self) -> dict[str, Any]:
         chosen = self.defaults
@@ -83,7 +93,7 @@ class Task:
             return []
         rounds = rounds or (100 if self.defaults is None else self.defaults.rounds)
         effort = Effort(rounds=rounds, seeds=(key,), **{**self._settings(), **how})
-        return hold([self.contest], self.apart().contest, effort, self.metric, self.higher_is_better)
+        return hold([self.contest], self.apart().contest, effort, *self.searched)
 
 
 def participation_of(participants: int | float | None) -> Participation | None:

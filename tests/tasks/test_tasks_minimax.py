@@ -190,7 +190,7 @@ def test_auroc_data():
     assert label.sum() == 300
     assert [len(own["label"]) for own in parts] == [60] * 6
     assert task.problem.objective.prior == pytest.approx(300 / 360)
-    assert task.evaluate.labels.shape == (40,)
+    assert task.evaluate.ranked.labels.shape == (40,)
     other = np.concatenate(
         [numbers_of(own["input"]) for own in held(auroc(numbered(), clients=6, seed=2).clients.upper)]
     )
@@ -440,4 +440,4 @@ def test_fashion_mnist_minimax():
     task = auroc(data)
     assert task.clients.upper.size.tolist() == [2250] * 16
     assert task.problem.objective.prior == pytest.approx(5 / 6)
-    assert np.asarray(task.evaluate.labels).mean() == 0.5
+    assert np.asarray(task.evaluate.ranked.labels).mean() == 0.5
