@@ -9,7 +9,22 @@ import click
 import typer
 import typer.core
 
-from rookery.cli import compare, data, demo, deploy, init, listing, node, report, reproduce, resume, run, sweep, tune
+from rookery.cli import (
+    compare,
+    data,
+    demo,
+    deploy,
+    init,
+    listing,
+    node,
+    predict,
+    report,
+    reproduce,
+    resume,
+    run,
+    sweep,
+    tune,
+)
 from rookery.stopping import Interrupted, asked, end, heard
 
 
@@ -89,6 +104,7 @@ app.command("resume")(resume.command)
 app.command("compare")(compare.command)
 app.command("tune")(tune.command)
 app.command("sweep")(sweep.command)
+app.command("predict")(predict.command)
 app.command("report")(report.command)
 app.command("reproduce")(reproduce.command)
 app.command("list")(listing.command)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rookery.experiment.settings import Settings
 from rookery.files import write
+from rookery.models.stored import save_model
 from rookery.solving.solution import Solution
 from rookery.stopping import heard, stop_if_asked
 from rookery.tasks import Task
@@ -26,8 +27,6 @@ def write_learned(folder: Path, task: Task, solution: Solution) -> list[str]:
         write(folder / name, rows.as_csv().encode())
     names = list(learned.tables)
     if learned.model is not None:
-        from rookery.models.stored import save_model
-
         save_model(folder / MODEL, learned.model.network, dict(learned.model.about))
         names.append(MODEL)
     write(folder / LEARNED, json.dumps({"seed": 0, "exhibits": list(learned.exhibits)}, allow_nan=False).encode())
