@@ -26,6 +26,7 @@ pytestmark = pytest.mark.first
 SMALL = ["--rounds", "4", "--clients", "10", "--participants", "4", "--batch-size", "8", "--set",
          "hidden=4"]  # fmt: skip
 HYPER = ["hyper-representation", *SMALL]
+LEAN = ["--no-rivals"]  # where a test is not about them
 
 
 def rookery(*arguments, code=0):
@@ -117,7 +118,7 @@ def test_flower_that_is_not_installed_is_one_line(monkeypatch):
 
 
 def test_a_warning_is_one_line():
-    result = rookery("run", *HYPER, "--batch-size", "8,5000", "--rounds", 1, "--out", "warned")
+    result = rookery("run", *HYPER, "--batch-size", "8,5000", "--rounds", 1, *LEAN, "--out", "warned")
     told = [line for line in result.stderr.splitlines() if "batch_size" in line]
     assert len(told) == 1
     assert re.match(r"Warning: batch_size 5000 is more than the \d+ upper examples of client \d+: ", told[0])
@@ -179,14 +180,15 @@ def test_a_command_that_is_stopped_says_in_one_line_what_goes_on(monkeypatch, ca
 
 
 def test_run_report_and_run_again(tmp_path):
-    told = json.loads(rookery("run", *HYPER, "--seeds", 2, "--out", "one", "--json", "--tensorboard").stdout)
+    tracked = ["--track", "tensorboard"]
+    told = json.loads(rookery("run", *HYPER, "--seeds", 2, *tracked, *LEAN, "--out", "one", "--json").stdout)
     assert told["metric"] == "accuracy"
     assert told["final"]["round"] == 4
     assert len(told["final"]["accuracy"]) == 2
     assert list((tmp_path / "one" / "tensorboard").glob("seed-1/events*"))
     assert "holds a run already" in rookery("run", *HYPER, "--out", "one", code=2).stderr
     assert "finished" in rookery("resume", "one").stderr
-    rookery("run", "one/config.toml", "--out", "two")
+    rookery("run", "one/config.toml", *LEAN, "--out", "two")
     for name in ("accuracy", "loss", "bytes_up"):
         np.testing.assert_array_equal(
             read_run(tmp_path / "one").history[name], read_run(tmp_path / "two").history[name]
@@ -202,12 +204,12 @@ def test_run_report_and_run_again(tmp_path):
 def test_runs_get_folders_of_their_own(tmp_path):
     task = ["hyper-representation", "--algorithm", "FedAvg", "--no-tune", *SMALL]
     for number in (1, 2):
-        assert f"runs/hyper-representation-FedAvg-{number}" in rookery("run", *task).output
+        assert f"runs/hyper-representation-FedAvg-{number}" in rookery("run", *task, *LEAN).output
 
 
 @pytest.mark.slow
 def test_compare(tmp_path):
-    arguments = ["compare", *HYPER, "--algorithms", "FedBiO, FedAvg", "--seeds", 2, "--no-tune", "--out", "both"]
+    arguments = ["compare", *HYPER, "--algorithms", "FedBiO, FedAvg", "--seeds", 2, "--no-tune", "--out", "both", *LEAN]
     output = rookery(*arguments).output
     assert "FedBiO" in output
     assert "FedAvg" in output
@@ -230,7 +232,7 @@ def test_sweep(tmp_path):
     assert found["algorithm"]["eta_x"] == told["best"]["eta_x"]
     assert found["algorithm"]["eta_y"] == 0.1
     assert found["run"]["held_out"] is False  # what is run with it is judged on test data
-    rookery("run", "s/best.toml", "--out", "best")
+    rookery("run", "s/best.toml", *LEAN, "--out", "best")
     assert "every configuration diverged" in rookery("sweep", *task, "--grid", "eta_y=1e30,1e31", code=2).stderr
 
 
@@ -272,7 +274,8 @@ def test_a_sweep_says_when_the_best_is_at_an_edge_and_shows_no_deviation_of_one_
 
 @pytest.mark.slow
 def test_a_run_that_diverges_says_so():
-    result = rookery("run", *HYPER, "--algorithm", "FedBiO", "--set", "eta_y=1e30", "--set", "eta_x=1e30", code=1)
+    rates = ["--set", "eta_y=1e30", "--set", "eta_x=1e30"]
+    result = rookery("run", *HYPER, "--algorithm", "FedBiO", *rates, *LEAN, code=1)
     assert "Diverged: lane 0:" in result.stderr
     assert "try smaller rates" in result.stderr
 
