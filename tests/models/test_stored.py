@@ -172,13 +172,26 @@ def test_damaged_and_foreign_files(stored, tmp_path):
     assert said(load_model, other) == f"{other} has the form '7', this Rookery knows '1'"
 
 
+def test_no_numbers_are_made_only_to_be_replaced(stored, monkeypatch):
+    """A file may ask for a network of any size."""
+    traced = []
+
+    def spy(spec, shape, outputs, key):
+        traced.append(isinstance(key, jax.core.Tracer))
+        return make_model(spec, shape, outputs, key)
+
+    monkeypatch.setattr("rookery.models.stored.make_model", spy)
+    load_model(stored)
+    assert traced == [True]
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({"model": ["mlp:5"]}, "model must be text or None"),
         ({"shape": [4.5]}, "shape must be a list of whole numbers"),
-        ({"shape": [10**12]}, "other arrays than the model"),  # nothing of that size is made
+        ({"shape": [10**12]}, "other arrays than the model"),
         ({"model": "mlp:x"}, "the widths must be whole numbers"),
         ({"model": "os:system"}, "does not say which file os:system is from, and nothing else is run"),
         ({"model": "os:system", "source": {"file": 1}}, "does not say which file os:system is from"),
