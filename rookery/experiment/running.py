@@ -119,13 +119,17 @@ def start_run(
 def _leave(folder: Path, settings: Settings, tasks: list[Task], solution: Solution, rivals: bool) -> None:
     """What a run that is done leaves for people; what is there already stays."""
     log = Log(folder / "log.txt")
-    if not (folder / LEARNED).exists():
-        names = write_learned(folder, tasks[0], solution)
-        if names:
-            log(f"learned: {', '.join(names)}")
-    if rivals and not (folder / RIVALS).exists():
-        log("simple rivals")
-        write_rivals(folder, settings, tasks)
+    try:
+        if not (folder / LEARNED).exists():
+            names = write_learned(folder, tasks[0], solution)
+            if names:
+                log(f"learned: {', '.join(names)}")
+        if rivals and not (folder / RIVALS).exists():
+            log("simple rivals")
+            write_rivals(folder, settings, tasks)
+    except Interrupted as stopped:
+        stopped.add_note(f"Continue with: rookery resume {shlex.quote(str(folder))}")
+        raise
 
 
 def _data(tasks: list[Task]) -> str:

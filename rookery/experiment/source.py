@@ -261,9 +261,8 @@ def open_source(name: str, own: OwnFile | None = None) -> Source:
     if name in RECIPES:
         return OfTask(RECIPES[name], own)
     if own is not None:
-        raise ValueError(
-            f"--data: {unknown(name, [each for each, recipe in RECIPES.items() if recipe.own is not None])}"
-        )
+        taking = [each for each, recipe in RECIPES.items() if recipe.own is not None]
+        raise ValueError(f"--data is for tasks: {unknown(name, taking)}")
     module = find_module(name)
     if module is None:
         raise ValueError(f"task: {unknown(name, RECIPES)}, or the name of a Python file")

@@ -9,6 +9,11 @@ from typing import Any
 
 import numpy as np
 
+WIDEST = 160
+"""Pixels of a side of an image in a report: some dozens of photographs would make a file that no browser likes."""
+LONGEST = 300
+"""Rows of a table in a report."""
+
 Exhibit = dict[str, Any]
 """What a report shows: ``kind``, ``title``, ``text``, and what its kind needs; all of it fit for JSON."""
 
@@ -52,9 +57,10 @@ class Learned:
 
 
 def _plain(cell: Any) -> Any:
-    if isinstance(cell, bool | np.bool_):
-        return "yes" if cell else "no"
-    return f"{float(cell):.6g}" if isinstance(cell, float | np.floating) else cell
+    value = cell.item() if isinstance(cell, np.generic) else cell  # JSON does not know NumPy's numbers
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def bars(title: str, text: str, labels: Sequence[str], values: Any, percent: bool = False) -> Exhibit:
@@ -70,16 +76,17 @@ def lines(title: str, text: str, across: str, up: str, x: Any, y: Any, name: str
 
 
 def table(title: str, text: str, rows: Rows) -> Exhibit:
-    """A table."""
-    cells = [[_plain(cell) if not isinstance(cell, str) else cell for cell in row] for row in rows.rows]
+    """A table, of which a report shows the first rows."""
+    cells = [[_plain(cell) for cell in row] for row in rows.rows[:LONGEST]]
     return {"kind": "table", "title": title, "text": text, "columns": list(rows.columns), "rows": cells}
 
 
 def picture(stored: np.ndarray) -> dict[str, Any] | None:
-    """An image as it is stored, stretched to 0..255; None of what is no image."""
+    """An image as it is stored, stretched to 0..255, with fewer pixels if it is large; None of what is no image."""
     if stored.ndim not in (2, 3):
         return None
-    whole = stored if stored.ndim == 3 else stored[..., None]
+    every = -(-max(stored.shape[:2]) // WIDEST)
+    whole = (stored if stored.ndim == 3 else stored[..., None])[::every, ::every]
     low, high = float(whole.min()), float(whole.max())
     stretched = np.round(255 * (whole - low) / max(high - low, 1e-12)).astype(np.uint8)
     return {"shape": list(stretched.shape), "pixels": base64.b64encode(stretched.tobytes()).decode()}

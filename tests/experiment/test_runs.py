@@ -597,7 +597,8 @@ def command(*arguments, **how):
 
 
 LONG = ("run", "hyper-representation", "--algorithm", "FedBiOAcc", "--rounds", 400, "--every", 1, "--clients", 10,
-        "--participants", 4, "--batch-size", 8, "--set", "hidden=4", "--seeds", 2, "--checkpoint-seconds", 0)  # fmt: skip
+        "--participants", 4, "--batch-size", 8, "--set", "hidden=4", "--seeds", 2, "--checkpoint-seconds", 0,
+        "--no-rivals")  # fmt: skip
 
 
 def wait_for_round(process, folder, round):
