@@ -13,7 +13,7 @@ from rich.text import Text
 from rookery.experiment.folder import StoredRun, read_run
 from rookery.experiment.settings import Settings
 from rookery.experiment.source import OfModule
-from rookery.report import conclusion, final_table, find_rivals, plot_curves, write_page
+from rookery.report import conclusion, final_table, find_rivals, plot_curves, rivals_table, write_page
 from rookery.report.tables import peaks
 from rookery.solving.history import History
 from rookery.solving.solution import Solution
@@ -36,7 +36,8 @@ def finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         print_json(final(done))
     else:
         show([done])
-        Console().print(f"Run: {folder}")
+        write_page([done], folder / "report.html")
+        Console().print(f"Run: {folder}\nReport: {folder / 'report.html'}", soft_wrap=True)
     for each in solution.diverged:
         typer.echo(f"Diverged: {solution.why(each.lane)}", err=True)
     if len(solution.diverged) == solution.lanes:
@@ -81,7 +82,9 @@ def show(runs: Sequence[StoredRun]) -> None:
         first, rivals = members[0], find_rivals(members)
         named = _labelled(members)
         title = f"{task} on {dataset}"
-        Console().print(final_table(named, first.metric, title, first.higher_is_better, rivals.rivals))
+        Console().print(final_table(named, first.metric, title, first.higher_is_better))
+        if rivals.rivals:
+            Console().print(rivals_table(named, first.metric, rivals.rivals, first.higher_is_better))
         for problem in rivals.problems:
             Console().print(Text(problem, style="red"))
         Console().print(Text(conclusion(members, rivals.rivals, list(named))))

@@ -4,7 +4,7 @@ from rookery.report.concluding import conclusion
 from rookery.report.figures import plot_curves, plot_picture
 from rookery.report.page import write_page
 from rookery.report.rivals import Rival, find_rivals
-from rookery.report.tables import final_table
+from rookery.report.tables import final_table, rivals_table
 from rookery.report.tuning import tuning_table
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "find_rivals",
     "plot_curves",
     "plot_picture",
+    "rivals_table",
     "tuning_table",
     "write_page",
 ]

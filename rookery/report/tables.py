@@ -1,7 +1,6 @@
 """What a report says about a history: statistics over lanes, costs, names; and tables for the terminal."""
 
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -219,20 +218,15 @@ def final_table(
     metric: str,
     title: str,
     higher_is_better: bool = True,
-    rivals: Sequence[Judged] = (),
 ) -> Table:
     """The last row of each run: the metric over its lanes, and what it cost a lane. The best mean is bold.
-
-    Simple ``rivals`` that have the metric stand below a line.
 
     Lanes that are not finite or were stopped are left out of mean and deviation, and counted: "(2 of 3)". Where some lane
     was better at an earlier evaluation, a second line has the mean of each lane's best, and in which rounds those were.
     """
     percent = is_fraction(metric, runs.values())
     finals = {name: summary(history, metric) for name, history in runs.items()}
-    beside = [(rival, over) for rival in rivals if (over := rival.over(metric)) is not None]
-    competing = [*finals.values(), *(over for rival, over in beside if not rival.ceiling)]
-    top = best((float(final.mean[-1]) for final in competing), higher_is_better)
+    top = best((float(final.mean[-1]) for final in finals.values()), higher_is_better)
     table = Table(title=Text(title))
     table.add_column("algorithm", no_wrap=True, min_width=9)
     for heading in (
@@ -251,12 +245,23 @@ def final_table(
         text = _final_text(final, lanes(history), percent, bool(final.mean[-1] == top))
         text.append(_best_text(history, metric, higher_is_better, percent), style="not bold dim")
         table.add_row(Text(name), text, *costs)
-    width = max(10, *(len(name) for name in runs))  # a longer name would push a cost out of 80 columns
-    if beside:
-        table.add_section()
-        table.add_row(Text(textwrap.fill("simple rivals", width), style="dim"))
+    return table
+
+
+def rivals_table(
+    runs: Mapping[str, History], metric: str, rivals: Sequence[Judged], higher_is_better: bool = True
+) -> Table:
+    """What the simple rivals of these runs reached; bold what is better than every run, if it is no ceiling."""
+    percent = is_fraction(metric, runs.values())
+    beside = [(rival, over) for rival in rivals if (over := rival.over(metric)) is not None]
+    ends = [float(summary(history, metric).mean[-1]) for history in runs.values()]
+    ends += [float(over.mean[-1]) for rival, over in beside if not rival.ceiling]
+    top = best(ends, higher_is_better)
+    table = Table()
+    table.add_column("simple rivals", no_wrap=True)
+    table.add_column(Text(f"{label(metric)} %" if percent else label(metric)), justify="right", no_wrap=True)
     for rival, over in beside:
-        name = textwrap.fill(rival.name + (" (ceiling)" if rival.ceiling else ""), width)
         is_best = not rival.ceiling and bool(over.mean[-1] == top)
-        table.add_row(Text(name), _final_text(over, int(over.count[-1]), percent, is_best))
+        name = Text(rival.name + (" (ceiling)" if rival.ceiling else ""))
+        table.add_row(name, _final_text(over, int(over.count[-1]), percent, is_best))
     return table

@@ -60,12 +60,13 @@ def data_cleaning(
     hidden: Sequence[int] = (200,),
     rc: float = 0.0,
     model: Any = None,
+    systematic: bool | None = None,
 ) -> Task:
     """min over x of the mean validation loss of the network y*(x), y*(x) = argmin of the mean of w_j ℓ_j(y) + rc‖y‖².
 
     The labels of a fraction ``noise`` of all training samples (0: they are as noisy as they are) are replaced by uniformly
-    random ones, which may be the right ones, or with ``always_wrong`` by random wrong ones; those of validation samples
-    stay. x has one entry
+    random ones, which may be the right ones, or with ``always_wrong`` by random wrong ones, or with ``systematic`` by the
+    next class, as if somebody took each class for another; those of validation samples stay. x has one entry
     for each training sample of all clients, and a client's data touch only its own: w_j = σ(x_j), from x = 0
     (``form="sigmoid"``), or w_j = x_j, from x = 1 (``form="linear"``), which ``bounded`` keeps in [0, 1]: with
     negative weights the lower level has no minimum. The whole network, ``model`` or inputs–hidden–classes, is y. With
@@ -87,6 +88,8 @@ def data_cleaning(
         lower, upper = deal(data, clients, seed, split, validation)
     training, held = np.concatenate(lower), np.concatenate(upper)
     noisy, wrong = _noisy(data, training, noise, seed, always_wrong)
+    if systematic:
+        noisy, wrong = _mistaken(data, training, noise, seed)
     entry = np.zeros(len(noisy), np.int32)
     entry[training] = np.arange(len(training))
     clean = examples(data.train_inputs, data.train_labels)
@@ -127,6 +130,16 @@ def _noisy(
         return labels, np.zeros(len(training), bool)
     labels[training], _ = partition.noisy_labels(labels[training], noise, seed, data.classes, always_wrong)
     return labels, labels[training] != data.train_labels[training]
+
+
+def _mistaken(data: Dataset, training: np.ndarray, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same with one mistake for each class: it is taken for the next."""
+    wrong = np.zeros(len(training), bool)
+    if noise:
+        _, wrong = partition.noisy_labels(data.train_labels[training], noise, seed, data.classes)
+    labels = data.train_labels.copy()
+    labels[training[wrong]] = (labels[training[wrong]] + 1) % data.classes
+    return labels, wrong
 
 
 def _one_class(

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from rookery.experiment.folder import StoredRun
-from rookery.report import Rival, conclusion, final_table, find_rivals, plot_curves, plot_picture
+from rookery.report import Rival, conclusion, final_table, find_rivals, plot_curves, plot_picture, rivals_table
 from rookery.report.exhibits import read_exhibits, read_learned
 from rookery.report.page import page_data
 from rookery.solving.history import History
@@ -136,9 +136,10 @@ def test_rivals_in_tables(tmp_path):
     assert [each.name for each in found.rivals] == ["plain federated averaging", "validation data alone", "oracle"]
     console = Console(width=80, record=True, file=io.StringIO())
     histories = {run.name: run.history for run in runs}
-    console.print(final_table(histories, "accuracy", "Title", rivals=found.rivals))
+    console.print(final_table(histories, "accuracy", "Title"))
+    console.print(rivals_table(histories, "accuracy", found.rivals))
     text = console.export_text()
-    assert "simple" in text
+    assert "simple rivals" in text
     assert "81.30 ± 0.85" in text
     assert "…" not in text  # fits into 80 columns
     assert found.seconds == 4.2
@@ -148,10 +149,8 @@ def test_rivals_in_tables(tmp_path):
 
 
 def test_a_better_rival_is_bold_and_a_ceiling_is_not():
-    table = final_table(
-        {"a": GOOD.history}, "accuracy", "", rivals=[replace(STRONG, metrics={"accuracy": [0.97]}), ORACLE]
-    )
-    assert [getattr(cell, "style", "") for cell in table.columns[1].cells] == ["", "", "bold", ""]
+    table = rivals_table({"a": GOOD.history}, "accuracy", [replace(STRONG, metrics={"accuracy": [0.97]}), ORACLE])
+    assert [getattr(cell, "style", "") for cell in table.columns[1].cells] == ["bold", ""]
 
 
 def test_damaged_rivals_are_told(tmp_path):
