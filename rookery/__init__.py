@@ -50,6 +50,8 @@ from rookery.solving.lanes import Lanes
 from rookery.solving.solution import Diverged, Solution
 from rookery.tuning.result import Tuning
 
+from rookery import tasks  # isort: skip
+
 __version__ = version("rookery")
 """As pyproject.toml has it."""
 
@@ -162,7 +164,8 @@ __all__ = [
     "Simulator",
     "Flower",
     "FederationError",
-    # measures and partitions, two modules
+    # measures, partitions and tasks, three modules
     "measures",
     "partition",
+    "tasks",
 ]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.problem.layout import describe, dotted, same_structure
+from rookery.problem.layout import describe, dotted, same_structure, without_torch
 
 
 class Split(eqx.Module):
@@ -31,6 +31,7 @@ class Split(eqx.Module):
 
     def __init__(self, data: Any, indices: Sequence[Any], name: str = "split"):
         """``indices[i]`` lists the examples of client i; they may overlap."""
+        data = jax.tree.map(without_torch, data)
         _check_numbers(data, name)
         data = jax.tree.map(jnp.asarray, data)
         total = _length(data, name)
@@ -63,6 +64,7 @@ class Split(eqx.Module):
         if not isinstance(value, list | tuple) or not value:
             what = "[]" if isinstance(value, list | tuple) else f"a {type(value).__name__}: {describe(value)}"
             raise TypeError(f"{name} must be a rk.Split or a list with one pytree of examples a client, got {what}")
+        value = [jax.tree.map(without_torch, tree) for tree in value]
         for client, tree in enumerate(value):
             _check_numbers(tree, f"{name}[{client}]")
         trees = [jax.tree.map(np.asarray, tree) for tree in value]

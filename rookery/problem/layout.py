@@ -67,7 +67,7 @@ class Layout:
         """The vector of ``tree``."""
         leaves = self.treedef.flatten_up_to(tree)
         moving = [leaf for leaf, shape in zip(leaves, self.shapes, strict=True) if shape is not None]
-        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf)).astype(self.dtype) for leaf in moving])
+        return jnp.concatenate([jnp.ravel(jnp.asarray(without_torch(leaf))).astype(self.dtype) for leaf in moving])
 
     def unravel(self, vector: Array) -> Any:
         """The pytree of ``vector``."""
@@ -93,9 +93,15 @@ class Layout:
 
 
 def _as_array(leaf: Any) -> Any:
+    leaf = without_torch(leaf)
     if isinstance(leaf, float | np.ndarray | np.generic):
         return jnp.asarray(leaf)
     return leaf
+
+
+def without_torch(leaf: Any) -> Any:
+    """A PyTorch tensor as a NumPy array; all else as it is."""
+    return np.asarray(leaf.detach().cpu()) if hasattr(leaf, "detach") and hasattr(leaf, "cpu") else leaf
 
 
 def describe(tree: Any) -> str:

@@ -16,7 +16,7 @@ from jax import Array
 
 from rookery.problem.clients import Split
 from rookery.problem.keys import as_key
-from rookery.problem.layout import Layout, describe, dotted
+from rookery.problem.layout import Layout, describe, dotted, without_torch
 from rookery.problem.oracles import on_batch
 from rookery.problem.problems import ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.reading import depends_on, out_of_range
@@ -129,7 +129,7 @@ def check_start(flat: Flat, name: str, values: Sequence[Any]) -> list[Array]:
     layout = flat.x if name == "x0" else flat.y
     chosen = flat.problem.x_set if name == "x0" else flat.problem.y_set
     for value in values:
-        for path, leaf in jax.tree.leaves_with_path(value):
+        for path, leaf in jax.tree.leaves_with_path(jax.tree.map(without_torch, value)):
             if eqx.is_inexact_array_like(leaf) and not np.isfinite(np.asarray(leaf)).all():
                 where = dotted(path)
                 raise ValueError(f"{name}{where and '.'}{where} must be finite, got {_first_bad(leaf)}")
