@@ -24,8 +24,7 @@ def predict_file(
     """
     path = run / MODEL if run.is_dir() else run
     if not path.is_file():
-        why = "its task stores no model" if (run / "learned.json").exists() else "it is no run that is done"
-        raise ValueError(f"{run} has no {MODEL}: {why}")
+        raise ValueError(f"{run} has no {MODEL}: {_why_none(run)}")
     network, about = load_model(path)
     encoding = _encoding(about, path)
     inputs, where = encoding.apply(data, fill, ignore)
@@ -43,7 +42,15 @@ def _named(about: Mapping[str, Any], shares: np.ndarray) -> tuple[list[str], lis
         names = [str(name) for name in about["classes"]]
         return names, [names[place] for place in shares.argmax(1)]
     positive = str(about.get("positive", "positive"))
-    return [positive], [positive if share >= 0.5 else f"not {positive}" for share in shares[:, 0]]
+    others = [str(name) for name in about["classes"] if str(name) != positive]
+    negative = others[0] if len(others) == 1 else f"not {positive}"
+    return [positive], [positive if share >= 0.5 else negative for share in shares[:, 0]]
+
+
+def _why_none(run: Path) -> str:
+    if not run.exists():
+        return "there is no such folder"
+    return "its task stores no model" if (run / "learned.json").exists() else "it is no run that is done"
 
 
 def _encoding(about: Mapping[str, Any], path: Path) -> Encoding:
