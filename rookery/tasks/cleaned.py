@@ -143,7 +143,7 @@ def _suspicious(labels: Labels, weights: Rows) -> Exhibit:
     place = dict(zip(rows.tolist(), training.tolist(), strict=True))
     items = []
     for row in weights.rows[:SHOWN]:
-        cells = [f"{cell:.3g}" if isinstance(cell, float | np.floating) else _word(cell) for cell in row]
+        cells = [_share(cell) if isinstance(cell, float | np.floating) else _word(cell) for cell in row]
         stored = data.train_inputs[place[_plain(row[0])]]
         item: dict[str, Any] = {"cells": cells}
         image = picture(stored) if stored.ndim > 1 else None
@@ -165,6 +165,10 @@ def _suspicious(labels: Labels, weights: Rows) -> Exhibit:
         "columns": columns,
         "items": items,
     }
+
+
+def _share(weight: Any) -> str:
+    return "below 0.001" if abs(weight) < 0.001 else f"{weight:.3f}"
 
 
 def _word(cell: Any) -> str:

@@ -93,6 +93,7 @@ def client_weighting(
         jnp.asarray(trust) if oracle else jnp.full(clients, 1 / clients),
         network,
         _Score(test, bad),
+        search_by=None if noisy is None else ("loss", False),
         contest=_rivals(data, held, labels, server, bad, network),
         learned=_what_was_learned(data, held, bad, test, model),
     )
