@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from rookery.cli.main import app
@@ -181,7 +183,10 @@ def test_a_finished_run_resumes_and_reports_without_its_data(here, cleaned):
     copy = shutil.copytree(cleaned, here / "copy")
     for name in ("learned.json", "weights.csv"):
         (copy / name).unlink()
-    assert "finished" in rookery("resume", "copy", "--json").stderr
+    result = rookery("resume", "copy")
+    assert "finished" in result.stderr
+    assert "Report: copy/report.html" in result.stdout
+    assert (copy / "report.html").is_file()
     assert (copy / "weights.csv").read_bytes() == (cleaned / "weights.csv").read_bytes()
     moved = (here / "patients.csv").rename(here / "moved.csv")
     try:
@@ -343,6 +348,38 @@ def test_a_run_that_was_stopped_goes_on_and_leaves_the_same(here, beside_rivals,
         assert (folder / name).read_bytes() == (beside_rivals / name).read_bytes(), name
     first, second = (json.loads((each / "rivals.json").read_text()) for each in (beside_rivals, folder))
     assert first["rivals"] == second["rivals"]
+
+
+def cancer(folder):
+    found = load_breast_cancer()
+    rows = [
+        {**dict(zip(found.feature_names, map(str, values), strict=True)), "diagnosis": found.target_names[label]}
+        for values, label in zip(found.data, found.target, strict=True)
+    ]
+    write_table(folder / "c.csv", rows)
+    return ["--data", "c.csv", "--label", "diagnosis"]
+
+
+def digits(folder):
+    found = load_digits()
+    for number, (pixels, digit) in enumerate(zip(found.images, found.target, strict=True)):
+        (folder / "digits" / str(digit)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray((15 * pixels).astype(np.uint8)).save(folder / "digits" / str(digit) / f"{number:04}.png")
+    return ["--data", "digits"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [cancer, digits])
+def test_weights_find_the_wrong_labels(here, write):
+    """Four in ten labels are wrong; no rate is given."""
+    folder = here / f"found-{write.__name__}"
+    wrong = ["--set", "noise=0.4", "--set", "always_wrong=true"]
+    rookery("run", "data-cleaning", *write(here), *wrong, "--no-rivals", "--json", "--out", folder)
+    rows = read_table(folder / "weights.csv")
+    planted = [row["planted_wrong"] == "yes" for row in rows]
+    assert sum(planted) == round(0.4 * len(rows))
+    assert roc_auc_score(planted, [-float(row["weight"]) for row in rows]) >= 0.9
+    assert roc_auc_score(planted, [row["suspicious"] == "yes" for row in rows]) >= 0.9
 
 
 def changed(change):
