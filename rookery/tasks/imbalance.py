@@ -187,8 +187,8 @@ LOSS_TUNING = Recipe(
         ),
     },
     own=Defaults(
-        clients=10, local_steps=3, batch_size=32, rounds=200, algorithm="MeFBO",
-        options={"factor": None, "model": "mlp:32"},
+        clients=10, local_steps=3, batch_size=32, rounds=600, algorithm="MeFBO",
+        options={"factor": None, "model": "mlp:32", "rc": 1e-3},  # without rc a separable lower level has no minimum
     ),
     question="Some classes are rare. Which weights of the training loss make the classifier good at all classes alike?",
     meanings={
