@@ -16,7 +16,7 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	touch $@
 
-demo: $(VENV)/ready  ## six algorithms on scikit-learn's digits: a table, a figure and a report
+demo: $(VENV)/ready  ## on scikit-learn's digits: tables, a report, and a picture of wrong labels that were found
 	$(BIN)/rookery demo
 
 test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores

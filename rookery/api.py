@@ -63,7 +63,7 @@ def solve(
         higher_is_better: whether more of the metric is better.
         every: rounds between evaluations; by default a twentieth of all.
         engine: ``rk.Simulator()``, or ``rk.Flower(...)`` for clients on nodes.
-        progress: shows a progress bar; by default on a terminal.
+        progress: shows a progress bar; by default on a terminal and in a notebook.
         start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
 
     Warns:
@@ -188,7 +188,7 @@ def tune(
         higher_is_better: whether more of the metric is better.
         key: a seed or key. The same key finds the same rates.
         evaluate: a function (x, y) -> dict of scalars, for ``metric``.
-        progress: shows what is going on; by default on a terminal.
+        progress: shows what is going on; by default on a terminal and in a notebook.
         folder: where the search keeps its journal; one that was interrupted goes on from there and ends the same.
 
     Raises:

@@ -374,7 +374,7 @@ def test_few_shot_metrics():
         (lambda: hyper_representation(digits(), clients=20, validation=1.5), "validation must be a fraction"),
         (lambda: loss_tuning(digits(), clients=10, factor=0.5), "factor=0.5: must be at least 1"),
         (lambda: data_cleaning(digits(), clients=20, form="soft"), "form must be 'sigmoid' or 'linear', got 'soft'"),
-        (lambda: data_cleaning(digits(), clients=20, noise=1.0), "noise must be a fraction, at least 0 and below 1, got 1.0"),
+        (lambda: data_cleaning(digits(), clients=20, noise=1.0), "noise must be a fraction, at least 0 and below 1"),
         (lambda: data_cleaning(digits(), clients=20, bounded=True), "bounded must be False for form='sigmoid'"),
         (lambda: data_cleaning(digits(), clients=20, split="one-class", validation=0.5), "validation must be a number"),
         (lambda: data_cleaning(digits(), clients=10, split="one-class", validation=500), "validation must be below"),
