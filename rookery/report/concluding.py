@@ -204,7 +204,7 @@ def _trouble(run: StoredRun, name: str, metric: str) -> str:
         which = "" if width == 1 else " in all seeds" if gone == width else f" in {gone} of {width} seeds"
         told.append(f"{name} diverged{which}" + (", which do not count." if 0 < gone < width else "."))
     made, planned = int(np.max(history.last["round"])), run.config["run"].get("rounds")
-    if isinstance(planned, int) and made < planned:
+    if isinstance(planned, int) and made < planned and gone < width:
         told.append(f"{name} is unfinished: {made:,} of {planned:,} rounds.")
     return " ".join(told)
 

@@ -206,7 +206,7 @@ def _metrics(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
 
 def _best(finals: Sequence[float | None], higher: bool | None) -> list[int]:
     """Which runs have the best mean: none if the metric's direction is not known or there is nothing to compare."""
-    means = [np.nan if final is None else final for final in finals]
+    means = [np.nan if final is None else float(final) for final in finals]
     if higher is None or np.isfinite(means).sum() < 2:
         return []
     top = best(means, higher)

@@ -53,7 +53,7 @@ def client_weighting(
     clients: int = 10,
     seed: int = 0,
     iid: bool = False,
-    validation: int = 20,
+    validation: int | None = 20,
     share: int | None = None,
     oracle: bool = False,
     noisy: int | None = None,
@@ -61,8 +61,8 @@ def client_weighting(
 ) -> Task:
     """min over x in the simplex of f_0(w*(x)), w*(x) = argmin Σ x_i f_i(w): cross-entropies of the network w.
 
-    f_0 is on ``validation`` random training examples of each label, which the server holds; or on those whose labels were
-    checked, where the data say so. Of the others, client 1 has the first half of the labels, client 2 the next 30 %,
+    f_0 is on ``validation`` random training examples of each label (None: 10, or half of the rarest), which the server
+    holds; or on those whose labels were checked, where the data say so. Of the others, client 1 has the first half of the labels, client 2 the next 30 %,
     client 3 the rest (0–4, 5–7, 8–9); all further clients have ``share`` random examples each, with random labels. With
     ``iid`` the first half of the clients have ``share`` random examples each with their labels, the second half as many
     with random labels. ``share`` is 5000, with ``iid`` 9000, unless given. Noise clients draw from all examples that the
@@ -99,13 +99,15 @@ def client_weighting(
     )
 
 
-def _server(data: Dataset, validation: int, rng: np.random.Generator) -> np.ndarray:
+def _server(data: Dataset, validation: int | None, rng: np.random.Generator) -> np.ndarray:
     """The training examples that the server holds."""
     if data.train_checked is not None:
         return np.flatnonzero(data.train_checked)
     of_label = [np.flatnonzero(data.train_labels == c) for c in range(data.classes)]
-    if not 1 <= validation < min(map(len, of_label)):
-        raise ValueError(f"validation must be in 1..{min(map(len, of_label)) - 1} for {data.name}, got {validation}")
+    fewest = min(map(len, of_label))
+    validation = min(10, fewest // 2) if validation is None else validation
+    if not 1 <= validation < fewest:
+        raise ValueError(f"validation must be in 1..{fewest - 1} for {data.name}, got {validation}")
     return np.concatenate([rng.permutation(rows)[:validation] for rows in of_label])
 
 
@@ -253,7 +255,7 @@ CLIENT_WEIGHTING = Recipe(
     },
     own=Defaults(
         clients=10, batch_size=32, rounds=300, algorithm="PrimalDual",
-        options={"noisy": 0, "validation": 10, "model": "mlp:32"},
+        options={"noisy": 0, "validation": None, "model": "mlp:32"},
     ),
     question="Which clients can be trusted, judged by the few examples that the server holds?",
     meanings={
