@@ -62,11 +62,11 @@ def client_weighting(
     """min over x in the simplex of f_0(w*(x)), w*(x) = argmin Σ x_i f_i(w): cross-entropies of the network w.
 
     f_0 is on ``validation`` random training examples of each label (None: 10, or half of the rarest), which the server
-    holds; or on those whose labels were checked, where the data say so. Of the others, client 1 has the first half of the labels, client 2 the next 30 %,
-    client 3 the rest (0–4, 5–7, 8–9); all further clients have ``share`` random examples each, with random labels. With
-    ``iid`` the first half of the clients have ``share`` random examples each with their labels, the second half as many
-    with random labels. ``share`` is 5000, with ``iid`` 9000, unless given. Noise clients draw from all examples that the
-    server does not hold, whoever else has them.
+    holds; or on those whose labels were checked, where the data say so. Of the others, client 1 has the first half of the
+    labels, client 2 the next 30 %, client 3 the rest (0–4, 5–7, 8–9); all further clients have ``share`` random examples
+    each, with random labels. With ``iid`` the first half of the clients have ``share`` random examples each with their
+    labels, the second half as many with random labels. ``share`` is 5000, with ``iid`` 9000, unless given. Noise clients
+    draw from all examples that the server does not hold, whoever else has them.
 
     With ``noisy`` nothing of this is planted: clients are those of the data, or hold equal shares, and only the labels of
     the last ``noisy`` (0: none) of them are replaced by random ones.
