@@ -33,8 +33,8 @@ STEPS = (0.03, 0.1, 0.3, 1.0)
 FURTHER = 4
 """How often the range of steps may grow by a third of a decade or so."""
 DRAWS = 3
-"""With so many draws of minibatches a step is tried: on noisy labels the last iterate of long steps is a lottery, which one
-of many steps wins."""
+"""With so many draws of minibatches a step is tried, and the worst counts: on noisy labels the last iterate of long steps is
+a lottery, which one of many steps wins."""
 FOLDS = 5
 LANES = 8
 """Trainings come in programs of so many, or twice or three times as many, so that few programs are compiled."""
@@ -283,9 +283,9 @@ def _best_steps(contest: Training, group: Sequence[int], effort: Effort, metric:
             for number, step in jobs
             for draw in range(DRAWS)
         ]
-        found = _train(lanes, effort).metrics[metric].reshape(-1, DRAWS).mean(1)
-        for (number, step), score in zip(jobs, found, strict=True):
-            scores[number][step] = sign * float(score) if np.isfinite(score) else -np.inf
+        found = _train(lanes, effort).metrics[metric].reshape(-1, DRAWS)
+        for (number, step), draws in zip(jobs, found, strict=True):
+            scores[number][step] = float(np.min(sign * draws)) if np.isfinite(draws).all() else -np.inf
         wanted = {number: _beyond(scores[number]) for number in group}
     return [max(scores[number], key=lambda step: scores[number][step]) for number in group]
 
