@@ -135,13 +135,12 @@ class OfTask(Source):
         """From data that are loaded once."""
         data: Any = None
         if self.own is not None:
-            data = self._data
+            data = self.recipe.without_test(self._data) if held_out else self._data
         elif dataset == "omniglot":
             data = load_omniglot()  # has validation alphabets of its own
         elif dataset != "synthetic":
             data = load(dataset)
-        if held_out and isinstance(data, Dataset):
-            data = data.held_out()
+            data = data.held_out() if held_out else data
         return [self.recipe.make(data, clients=clients, seed=seed, **options) for seed in seeds]
 
     def site(self, dataset: str, clients: int, seed: int, held_out: bool, options: Mapping[str, Any]) -> Site:

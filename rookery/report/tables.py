@@ -237,7 +237,8 @@ def final_table(
         "oracles",
         "seconds",
     ):
-        table.add_column(Text(heading), justify="right", no_wrap=True)
+        lines = heading if len(heading) <= 12 else heading.replace(" ", "\n", 1)
+        table.add_column(Text(lines), justify="right", no_wrap=True)
     shown = {"round": ".0f", "exchanges": ".0f", "megabytes": ",.1f", "oracle_calls": ",.0f", "seconds": ",.1f"}
     for name, history in runs.items():
         costs = [f"{spent(history, cost)[-1]:{form}}" for cost, form in shown.items()]

@@ -61,7 +61,8 @@ def few_shot(
 
     On data of one's own (``alphabets`` None) a class is a class, as it stands: three fifths of the classes are for training,
     a fifth each for validation and test, ``way`` is 5 or as many as those have, and clients hold their own examples of the
-    training classes, or share them out. x is ``model``, with normalised outputs, or the convolutional network.
+    training classes, or share them out. x is ``model``, with normalised outputs (by default a
+    hidden layer); None takes the convolutional network, which costs many times as much.
 
     "accuracy" (test) and "validation_error" are those of ``test_tasks`` new tasks each, from classes nobody trains on,
     with a head that makes ``steps`` gradient steps on the support examples (:func:`adapted`); "own_accuracy" is that of
@@ -112,13 +113,11 @@ def few_shot(
 
 
 def _representation(model: Any, shape: tuple[int, ...], filters: int, layers: int, key: Array) -> Any:
-    """The network that makes features: ``model``, else convolutions."""
+    """The network that makes features: ``model``; else convolutions of images, a hidden layer for rows of a table."""
+    if model is None and len(shape) == 1:
+        model = "mlp"
     if model is not None:
         return Normalised(make_model(model, shape, filters, key))
-    if len(shape) == 1:
-        raise ValueError(
-            f"model must be given for a table, such as 'mlp:64': examples have {shape[0]} features, no pixels"
-        )
     return ConvFeatures(1 if len(shape) == 2 else shape[2], filters, layers, key)
 
 
@@ -331,6 +330,7 @@ FEW_SHOT = Recipe(
         options={"alphabets": None, "way": None, "per_client": None, "tasks": 6, "queries": 5, "test_tasks": 20,
                  "filters": 32, "model": "mlp:64"},
     ),
+    validates_itself=True,
     question="Can the clients learn features together from which new classes are told apart by a few examples?",
     meanings={
         "accuracy": "The share that is right of new examples of test classes, told apart by a few examples of each.",

@@ -147,6 +147,12 @@ class Recipe:
     """What somebody who runs it wants to know."""
     meanings: Mapping[str, str] = field(default_factory=dict)
     """What its metrics mean, a sentence each."""
+    validates_itself: bool = False
+    """Whether what it is tuned by knows no test data, so that of a user's own data nothing need be held out for that."""
+
+    def without_test(self, data: Dataset) -> Dataset:
+        """A user's own data, as rates are searched for on them."""
+        return data if self.validates_itself else data.held_out()
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -199,6 +205,6 @@ class Recipe:
         made = self.make(data, clients=clients, seed=seed, **options)
 
         def apart() -> Task:
-            return self.make(data.held_out(), clients=clients, seed=seed, **options)
+            return self.make(self.without_test(data), clients=clients, seed=seed, **options)
 
         return dataclasses.replace(made, defaults=defaults, apart=apart)
