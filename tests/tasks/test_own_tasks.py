@@ -126,7 +126,7 @@ def test_what_trains_does_not_depend_on_the_test_part(name):
         assert bool(eqx.tree_equal(first.apart().evaluate, second.apart().evaluate))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "few-shot"])
 def test_held_out_rows_are_training_rows_that_do_not_train(name):
     """Rates are judged by rows that are neither in the test part nor trained on."""
     data, apart = data_of(name), data_of(name).held_out()
