@@ -120,6 +120,8 @@ class Row:
     plain: tuple[float, float]
     other: tuple[str, tuple[float, float]]
     ceiling: tuple[float, float] | None
+    ahead: tuple[float, float]
+    """Seed by seed, of the better of plain averaging and the best other rival."""
     areas: tuple[tuple[float, float], tuple[float, float]] | None
     seconds: float
 
@@ -131,23 +133,23 @@ class Row:
         ceilings = [each["name"] for each in seeds[0]["rivals"] if each["ceiling"]]
         others = {name: value for name, value in by_name.items() if name not in (names[0], *ceilings)}
         best = max(others, key=lambda name: others[name][0])
+        rival = names.index(best if others[best] > by_name[names[0]] else names[0])
+        ahead = spread([each["nested"] - each["rivals"][rival]["value"] for each in seeds])
         area = None
         if seeds[0]["area"] is not None:
             ranked = [next(r["area"] for r in each["rivals"] if r["area"] is not None) for each in seeds]
             area = spread([each["area"] for each in seeds]), spread(ranked)
         return cls(
             case, seeds[0]["algorithm"], seeds[0]["metric"], spread([each["nested"] for each in seeds]), by_name[names[0]],
-            (best, others[best]), by_name[ceilings[0]] if ceilings else None, area, seeds[0]["seconds"],
+            (best, others[best]), by_name[ceilings[0]] if ceilings else None, ahead, area, seeds[0]["seconds"],
         )  # fmt: skip
 
     @property
     def pays(self) -> str:
-        """Against the better of plain averaging and the best other rival; a difference within the spread is none."""
-        rival = max(self.plain, self.other[1])
-        away = self.nested[0] - rival[0]
-        if abs(away) <= max(self.nested[1], rival[1]):
-            return "no clear difference"
-        return "yes" if away > 0 else "no"
+        """A difference within its own deviation over seeds is none."""
+        mean, deviation = self.ahead
+        word = "no clear difference" if abs(mean) <= deviation else "yes" if mean > 0 else "no"
+        return f"{word} ({mean:+.1f} ± {deviation:.1f})"
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
