@@ -29,6 +29,7 @@ from rookery.experiment.outcome import LEARNED, RIVALS, write_learned, write_riv
 from rookery.experiment.settings import Settings, settings_of
 from rookery.experiment.source import COPY
 from rookery.files import write
+from rookery.models.choice import find_own, is_own_file
 from rookery.problem.validation import warn
 from rookery.solving.best import Best
 from rookery.solving.history import History
@@ -100,6 +101,8 @@ def start_run(
         config["run"]["rates_from"] = rates_from
     if rivals:
         config["run"]["rivals"] = True
+    if (model := _model(settings)) is not None:
+        config["run"]["model_sha256"] = model
     config["environment"] = environment()
     if engine is not None:
         config["engine"] = engine_table(engine)
@@ -132,6 +135,12 @@ def _leave(folder: Path, settings: Settings, tasks: list[Task], solution: Soluti
         raise
 
 
+def _model(settings: Settings) -> str | None:
+    """The checksum of the file of a network of one's own."""
+    model = settings.options.get("model")
+    return find_own(str(model)).sha256 if is_own_file(model) else None
+
+
 def _data(tasks: list[Task]) -> str:
     """The checksum of what a module makes: it may read files that nobody else knows of."""
     return fingerprint([(task.clients, task.x0, task.y0) for task in tasks])
@@ -156,6 +165,10 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
     config = read_config(folder)
     with locked(folder):
         settings = settings_of(config, folder, unchanged=True)
+        if config["run"].get("model_sha256") != _model(settings):
+            raise ValueError(
+                f"{settings.options['model']} was changed since the run in {folder} began: start a new run, or put it back"
+            )
         told = config.get("engine")
         chosen = engine_of(told) if engine is None else engine
         if chosen is not None:

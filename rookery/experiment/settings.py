@@ -174,7 +174,7 @@ def settings_of(config: Mapping[str, Any], folder: Path, unchanged: bool = False
     for name in ("run", "data", "task", "algorithm"):
         if not isinstance(config.get(name, {}), Mapping):
             raise ValueError(f"[{name}] must be a table, got {config[name]!r}")
-    told = ("metric", "higher_is_better", "command", "rates_from", "rivals")
+    told = ("metric", "higher_is_better", "command", "rates_from", "rivals", "model_sha256")
     run = {name: value for name, value in config["run"].items() if name not in told}
     told_of = config.get("source")
     named = isinstance(told_of, Mapping) and told_of.get("name") == run.get("task")  # else the task was changed by hand

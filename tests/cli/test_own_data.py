@@ -509,9 +509,13 @@ def test_other_commands_refuse_it_too(here, line):
 def test_cells_are_filled_on_request_a_model_of_one_s_own_is_copied_and_rivals_are_told(here):
     with_cells("dose", "")(here)
     line = ["--data", "bad.csv", *UNCHECKED[2:], "--fill", "--model", "models.py:make", "--local-steps", 1]
+    models = here / "models.py"
     try:
         rookery("run", "fair-classification", *line, *QUICK, "--out", "filled")
+        models.write_text(MODELS + "# another\n")
+        assert "models.py:make was changed since the run in filled began" in rookery("resume", "filled", code=2).output
     finally:
+        models.write_text(MODELS)
         (here / "bad.csv").unlink()
     assert (here / "filled" / "model.py").read_text() == MODELS
     assert tomllib.loads((here / "filled" / "config.toml").read_text())["data"]["fill"] is True
