@@ -226,9 +226,7 @@ def test_each_task_on_a_table(here, name):
         assert [row["class"] for row in rows] == list(KINDS)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "few-shot" else pytest.mark.slow) for name in ON_IMAGES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ON_IMAGES])
 def test_each_task_on_images(here, name):
     folder = here / f"images-{name}"
     rookery("run", name, *ON_IMAGES[name], *LEAN, "--out", folder)
@@ -506,6 +504,7 @@ def test_other_commands_refuse_it_too(here, line):
         check_one_line(result, message, here)
 
 
+@pytest.mark.slow
 def test_cells_are_filled_on_request_a_model_of_one_s_own_is_copied_and_rivals_are_told(here):
     with_cells("dose", "")(here)
     line = ["--data", "bad.csv", *UNCHECKED[2:], "--fill", "--model", "models.py:make", "--local-steps", 1]

@@ -95,7 +95,7 @@ def shares(outputs):
     return away / away.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize("name", [name if name in ("linear", "two parts") else pytest.param(name, marks=pytest.mark.slow)
+@pytest.mark.parametrize("name", [name if name == "linear" else pytest.param(name, marks=pytest.mark.slow)
                                   for name in RUNS if name != "cnn"])  # fmt: skip
 def test_new_rows_get_what_the_model_in_memory_says(here, done, name):
     folder = done(name)

@@ -83,6 +83,7 @@ def best_step(apart, rival):
     return best
 
 
+@pytest.mark.slow
 def test_each_rival_is_plain_descent_with_the_best_step_tried(task, results):
     apart = task.apart().contest
     assert [each.name for each in results] == [
@@ -98,6 +99,7 @@ def test_each_rival_is_plain_descent_with_the_best_step_tried(task, results):
     assert [each.ceiling for each in results] == [False, False, True, False]
 
 
+@pytest.mark.slow
 def test_the_ranking_rival_leaves_out_the_share_that_held_out_data_like_best(task, results):
     whole, apart = task.contest, task.apart().contest
     step = best_step(apart, apart.rivals[0])
