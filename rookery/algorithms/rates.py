@@ -45,6 +45,8 @@ def _rate(field: Any, value: Any, name: str) -> Any:
     if field.metadata.get("static"):
         return as_kind_of(field.default, value, name)
     if isinstance(value, list | tuple):
+        if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+            raise ValueError(f"{name} must be a number or a list of numbers, got {value!r}")
         return tuple(float(each) for each in value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number or a schedule, got {value!r}")
