@@ -54,7 +54,7 @@ class Case:
 NEW = "5 new classes, 1 example of each"
 WRONG = {"noise": 0.4, "always_wrong": True}
 FEW = {**WRONG, "validation": 0.1}
-HALF_CHECKED, TENTH_CHECKED = (f"40 % of the labels wrong, {share} of them checked" for share in ("half", "a tenth"))
+HALF_CHECKED, TENTH_CHECKED = (f"40 % of the labels wrong, {share} of all checked" for share in ("half", "a tenth"))
 ALIKE = (0.2,) * 5
 CASES = (
     Case("data-cleaning", "breast cancer", breast_cancer, HALF_CHECKED, WRONG),
