@@ -24,7 +24,7 @@ from rookery.report.tables import summary
 ALGORITHMS = ("MeFBO", "FedBiO", "FedBiOAcc", "SimFBO", "ASFBO", "LA-ASFBO")
 WRONG = 0.6
 """The share of the training labels that are wrong."""
-SHOWN = 24
+SHOWN = 18
 
 
 def command(
