@@ -35,6 +35,7 @@ from rookery.algorithms.sustain import SustainCW, SustainPlainCW, SustainRandomC
 from rookery.api import solve, solve_many, tune
 from rookery.engines.base import Divergence, Engine, Run, Session, Stopped
 from rookery.engines.flower.engine import FederationError, Flower
+from rookery.engines.homes import own_clients
 from rookery.engines.simulator import Simulator
 from rookery.experiment.python_run import run
 from rookery.problem import measures, partition
@@ -43,6 +44,7 @@ from rookery.problem.participation import Bernoulli, Full, Replay, Steps, Unifor
 from rookery.problem.problems import Bilevel, ClientWeighting, Minimax
 from rookery.problem.schedules import Cosine, Power, Schedule
 from rookery.problem.sets import Ball, Box, NonNegative, Product, Simplex, WholeSpace
+from rookery.processes import join, leave
 from rookery.solving.best import Best
 from rookery.solving.check import check_algorithm
 from rookery.solving.history import History
@@ -162,6 +164,9 @@ __all__ = [
     "Run",
     "Session",
     "Simulator",
+    "join",
+    "leave",
+    "own_clients",
     "Flower",
     "FederationError",
     # measures, partitions and tasks, three modules

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rookery import processes
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
+from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name
 from rookery.engines.base import Engine
 from rookery.problem.clients import Clients
@@ -62,7 +64,8 @@ def solve(
             evaluated iterate that it likes best is ``solution.best``.
         higher_is_better: whether more of the metric is better.
         every: rounds between evaluations; by default a twentieth of all.
-        engine: ``rk.Simulator()``, or ``rk.Flower(...)`` for clients on nodes.
+        engine: ``rk.Simulator()``, ``rk.Simulator(devices="all")`` for several devices or processes, or ``rk.Flower(...)``
+            for clients on nodes.
         progress: shows a progress bar; by default on a terminal and in a notebook.
         start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
 
@@ -98,6 +101,9 @@ def solve(
 def _with_rates(name: str, start: Any, **how: Any) -> tuple[Algorithm, Tuning | None]:
     """An algorithm that was given by name, with rates: those of the run that is continued, or those that a search finds."""
     if start is None:
+        if processes.current() is not None:
+            told = processes.on_first(lambda: tell_algorithm(tune(algorithms=name, **how).best))
+            return make_algorithm(by_name(name), told["rates"]), None
         found = tune(algorithms=name, **how)
         return found.best, found
     before = start.algorithm if isinstance(start, Solution) else None
@@ -176,7 +182,7 @@ def tune(
 
     Args:
         problem, clients, x0, y0, participation, local_steps, batch_size, engine: as for :func:`solve`. A search always runs
-            in the simulator.
+            in the simulator, on one device; in one of several processes, among the clients whose data are there.
         algorithms: names or classes, whose rates are searched for, and algorithms, which are taken as they are; one or
             several.
         rounds: the rounds of a run that the rates are for.

@@ -35,9 +35,15 @@ class Interrupted(KeyboardInterrupt):
         return 128 + self.number
 
 
-def asked() -> bool:
-    """Whether a signal was heard."""
-    return bool(_heard)
+def asked() -> int:
+    """The signal that was heard; 0 if none."""
+    return _heard[0] if _heard else 0
+
+
+def ask(number: int) -> None:
+    """As if this signal had been heard: another process has heard it, and all stop together."""
+    if not _heard:
+        _heard.append(number)
 
 
 def stop_if_asked() -> None:

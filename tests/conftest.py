@@ -33,6 +33,7 @@ line of the user's that is nearest, and would find that of the checker."""
 
 jaxtyping.install_import_hook(CHECKED, "tests.helpers.shapes.only_shapes")  # before they are imported
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
+jax.config.update("jax_num_cpu_devices", 4)  # for those of several devices; all others compute on the first
 jax.config.update("jax_disable_most_optimizations", not os.environ.get("ROOKERY_TESTS_OPTIMIZED"))
 
 

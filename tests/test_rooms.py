@@ -28,7 +28,8 @@ FLOORS = (
     ("aggregation",),
     ("problem",),
     ("models", "datasets"),
-    ("names", "files", "modules", "stopping", "typing", "_importing"),
+    ("processes",),
+    ("names", "files", "fingerprint", "modules", "devices", "stopping", "typing", "_importing"),
 )
 """A room imports from those below it only."""
 LONGEST = 450

@@ -89,9 +89,9 @@ class State:
     """−1, or the round in which a number was first not finite; the state is then that before this round."""
 
 
-def initial_state(setting: Setting, x: Array, y: Array) -> State:
-    """The state before round 0."""
-    n = setting.clients.n
+def initial_state(setting: Setting, x: Array, y: Array, rows: int | None = None) -> State:
+    """The state before round 0, with tables of as many rows as there are clients, or more."""
+    n = setting.clients.n if rows is None else rows
     keep = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), setting.algorithm.keep(x, y))
     server = jax.tree.map(jnp.copy, setting.algorithm.init(x, y))  # y, z and θ may be one array; states are donated
     return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))

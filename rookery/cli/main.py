@@ -1,6 +1,7 @@
 """The ``rookery`` command: its subcommands, and what they have in common when something goes wrong."""
 
 import sys
+import traceback
 import warnings
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from rookery.cli import (
     demo,
     deploy,
     init,
+    launch,
     listing,
     node,
     predict,
@@ -25,6 +27,7 @@ from rookery.cli import (
     sweep,
     tune,
 )
+from rookery.processes import Lost, broken, say
 from rookery.stopping import Interrupted, asked, end, heard
 
 
@@ -39,7 +42,7 @@ class _OneLineErrors(typer.core.TyperGroup):
                 typer.echo(message)
             code = 2
         except click.UsageError as error:
-            typer.echo("Error: " + " ".join(error.format_message().split()), err=True)
+            say("Error: " + " ".join(error.format_message().split()))
             code = 2
         except click.Abort as error:
             code = _announce(error.__cause__)
@@ -56,8 +59,8 @@ class _OneLineErrors(typer.core.TyperGroup):
             if ctx.params.get("debug") or isinstance(error, click.ClickException):
                 raise
             parts = [str(error), *(f"({note})" for note in getattr(error, "__notes__", ()))]
-            typer.echo("Error: " + " ".join(" ".join(parts).split()), err=True)
-            raise typer.Exit(2) from None
+            say("Error: " + " ".join(" ".join(parts).split()))
+            raise typer.Exit(1 if isinstance(error, Lost) else 2) from None
         except KeyboardInterrupt as stopped:
             raise typer.Exit(_announce(stopped)) from None
 
@@ -66,12 +69,12 @@ def _announce(stopped: BaseException | None) -> int:
     """Says in one line what stopped the command and how to continue; returns the exit status."""
     status = stopped.status if isinstance(stopped, Interrupted) else 130
     word = "Interrupted." if status == 130 else "Terminated."
-    typer.echo(" ".join([word, *getattr(stopped, "__notes__", ())]), err=True)
+    say(" ".join([word, *getattr(stopped, "__notes__", ())]))
     return status
 
 
 def _one_line(message: Warning | str, *_: Any) -> None:
-    typer.echo("Warning: " + " ".join(str(message).split()), err=True)
+    say("Warning: " + " ".join(str(message).split()))
 
 
 app = typer.Typer(
@@ -101,6 +104,7 @@ def _main(
 
 app.command("run")(run.command)
 app.command("resume")(resume.command)
+app.command("launch", context_settings=launch.SETTINGS)(launch.command)
 app.command("compare")(compare.command)
 app.command("tune")(tune.command)
 app.command("sweep")(sweep.command)
@@ -123,6 +127,11 @@ def main() -> None:
         except KeyboardInterrupt as stopped:
             end(_announce(stopped))
         except SystemExit as done:
-            if asked():
+            if asked() or broken():
                 end(done.code if isinstance(done.code, int) else 1)
+            raise
+        except Exception:
+            if broken():  # the interpreter's own end would wait for the processes that are lost
+                traceback.print_exc()
+                end(1)
             raise

@@ -13,6 +13,7 @@ import typer
 
 from rookery.cli.options import Problem, RootCertificates, SuperLink
 from rookery.datasets.files import DataError, user_cache
+from rookery.devices import share
 from rookery.engines.flower.engine import is_loopback
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.engines.flower.node import Node
@@ -44,6 +45,7 @@ def command(
     from rookery.engines.flower.wire.adapter.node import serve  # which imports Flower
 
     keep_compiled()
+    share()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # which logs a line for every poll
     clients = partitions(partition, "--partition")

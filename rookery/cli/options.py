@@ -94,3 +94,17 @@ Runs = Annotated[
     float, typer.Option("--budget", help="What the search for rates may cost for each algorithm, in runs; at least 3.")
 ]
 BudgetUnit = Annotated[str, typer.Option("--unit", help="What the budget is counted in: rounds, calls or bytes.")]
+Coordinator = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="One of several processes: where the first can be reached.")
+]
+ProcessCount = Annotated[int | None, typer.Option("--processes", min=1, help="With --coordinator: how many there are.")]
+ProcessNumber = Annotated[
+    int | None, typer.Option("--process", min=0, help="With --coordinator: which one this is: 0, 1, …")
+]
+Distributed = Annotated[
+    bool,
+    typer.Option("--distributed", help="One of several processes, as a cluster tells: SLURM, Open MPI, a TPU pod."),
+]
+Devices = Annotated[
+    str | None, typer.Option(help="Devices to use, in each process: a number or all. On a CPU as many are made.")
+]

@@ -10,7 +10,7 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 from rookery.cli.interruption import command_line, if_stopped
-from rookery.experiment.environment import usable_cores
+from rookery.devices import threads
 from rookery.report.tables import label
 from rookery.reproduction.compute import Result, compute_all, save, stored
 from rookery.reproduction.experiment import Cell, Experiment, experiment, experiments
@@ -43,7 +43,11 @@ def command(
     lanes: Annotated[int, typer.Option(min=1, help="Runs computed together in one program, with --tune.")] = 8,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Cells computed at a time, one on each core.", show_default="the number of cores"),
+        typer.Option(
+            min=1,
+            help="Cells computed at a time, each on a core.",
+            show_default="the number of cores, 1 on a GPU or TPU",
+        ),
     ] = None,
 ) -> None:
     """Reproduce experiment NAME of a paper and show published numbers beside ours. Stored results are kept.
@@ -87,7 +91,7 @@ def command(
                     Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
         known = experiments(presets)
         chosen = [known[each] for each in names if known[each].cells(size, only or ())]
-        _compute(chosen, size, only or (), again, out, jobs or usable_cores())
+        _compute(chosen, size, only or (), again, out, jobs or threads())
     for which in chosen:
         _show(which, out, size)
         figure = out / f"{which.name}.png"

@@ -17,8 +17,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int
 
+from rookery import processes
 from rookery.algorithm.cost import Cost
 from rookery.algorithm.setting import Setting, State, initial_state
+from rookery.engines.homes import Homes, initial_at_home, take_state
 from rookery.typing import Axes, Tree
 
 Activity = Int[Array | np.ndarray, "*lanes stages 2 3"]
@@ -41,13 +43,26 @@ class Run:
     """What each stage of a round costs; None if the clients' data are elsewhere, where alone it can be found out."""
     lanes: int | None = None
     clients_axes: Axes | None = None
+    homes: Homes | None = None
+    """Where clients live, if that is on several devices: then their data and what they keep are there too."""
     start: State | None = None
     """The state that the rounds start from; None: the one before round 0."""
     memory: Mapping[str, Any] | None = None
     """What the session that this one continues returned from ``memory()``."""
 
+    @property
+    def group(self) -> processes.Group | None:
+        """The processes that make this run together; None if it is this one alone."""
+        return processes.current() if self.homes is not None and self.homes.several else None
+
+    def take(self, state: State) -> State:
+        """A copy of a state, of whatever engine, where this run has it."""
+        return take_state(state, self.homes, self.lanes is not None)
+
     def initial_state(self) -> State:
         """The state before round 0."""
+        if self.homes is not None:
+            return initial_at_home(self.setting, self.x, self.y, self.lanes, self.homes)
         if self.lanes is None:
             return initial_state(self.setting, self.x, self.y)
         alone = [self.lane(lane) for lane in range(self.lanes)]
@@ -70,7 +85,7 @@ class Run:
             key=self.setting.key[lane],
             x0=self.setting.x0[lane],
         )
-        return Run(setting, self.x[lane], self.y[lane], self.costs)
+        return Run(setting, self.x[lane], self.y[lane], self.costs, homes=self.homes)
 
 
 def pick(tree: Tree, axes: Axes, lane: int) -> Tree:
@@ -160,6 +175,10 @@ class Engine:
 
     def check(self, run: Run) -> None:
         """Raises ``ValueError`` where this engine cannot make such a run. Called before a round is compiled."""
+
+    def place(self, run: Run) -> Run:
+        """The run with its arrays where this engine computes; it has passed :meth:`check`."""
+        return run
 
     def in_folder(self, folder: Path) -> "Engine":
         """The engine as it works for a run that is stored in this folder."""

@@ -1,8 +1,9 @@
 """A round as one compiled program: participants side by side, loops and choices inside, nothing on the host."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,6 +16,18 @@ from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, Walk, all_finite, count_stages, get_rows, put_rows
 from rookery.problem.layout import same_structure
 from rookery.typing import Axes, Tree
+
+
+class Seats(NamedTuple):
+    """The participants that are computed here."""
+
+    ids: Array
+    rows: Array
+    """Where each one's data and kept state lie."""
+    taken: Array
+    """Which seats are used; one that is not repeats another."""
+    slots: Array | None
+    """The slot of each in the draw; None: seats are the slots."""
 
 
 class Compiled(Walk):
@@ -63,36 +76,55 @@ class Compiled(Walk):
             table, last, finite, activity = self.count(at)
             ids, mask = self.draw(at.draws + 1)
             more = table, last, finite, activity
-            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=get_rows(table, ids), more=more)
+            keep = get_rows(table, self.seats(ids, mask).rows)
+            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=keep, more=more)
         else:
             at = replace(at, draws=jnp.maximum(at.draws, 0))
+        seats = self.seats(at.ids, at.mask)
         down = stage.down(at.server)
+        private = {} if stage.private is None else self._dealt(stage.private(at.server), seats)
 
-        private = {} if stage.private is None else _padded(stage.private(at.server), at.ids.shape[0])
-
-        def one(id: Array, mine: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
-            local = self.setting.local(id, self.round, index, self.last[id])
+        def one(id: Array, row: Array, mine: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
+            local = self.setting.local(id, self.round, index, self.last[row], row=row)
             return stage.work(local, {**down, **mine}, keep, carry)
 
-        own = (at.ids, private, at.keep, at.carry)
+        received, keep, carry, kept_finite = self.made(
+            stage, one, (seats.ids, seats.rows, private, at.keep, at.carry), at, seats
+        )
+        server = stage.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
+        table, last, finite, activity = at.more
+        finite = finite & all_finite(received) & kept_finite
+        more = table, last, finite, self._note(activity, number, at)
+        return replace(at, server=server, keep=keep, carry=carry, more=more)
 
+    def made(
+        self, stage: Exchange, one: Any, own: Tree, at: Moment, seats: "Seats"
+    ) -> tuple[dict[str, Any], Tree, Tree, Array]:
+        """What the server receives of an exchange, what participants keep and carry, and whether what they keep is finite."""
         if self.at_once is None or self.at_once >= at.ids.shape[0]:
             up, keep, carry = jax.vmap(one)(*own)
             received = mean_of(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, up)
         else:
             received, keep, carry = self._in_groups(stage, one, own, at)
-        server = stage.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
-        table, last, finite, activity = at.more
-        finite = finite & all_finite((received, keep))
-        more = table, last, finite, self._note(activity, number, at)
-        return replace(at, server=server, keep=keep, carry=carry, more=more)
+        return received, keep, carry, all_finite(keep)
+
+    def seats(self, ids: Array, mask: Array) -> "Seats":
+        """The participants that are computed here: all of them."""
+        return Seats(ids, ids, mask, None)
+
+    def _dealt(self, rows: Tree, seats: "Seats") -> Tree:
+        """Rows for each seat; those that only fill up the last group have the last row."""
+        if seats.slots is not None:
+            return get_rows(rows, seats.slots)
+        return _padded(rows, seats.ids.shape[0])
 
     def count(self, at: Moment) -> tuple[Tree, Array, Array, Array]:
         """Writes back what the participants of the present draw keep, unless a number was not finite."""
         table, last, finite, activity = at.more
-        counted = at.mask & self.alive & finite & (at.draws >= 0)
-        now = jnp.full(at.ids.shape, self.round, jnp.int32)
-        return put_rows(table, at.ids, counted, at.keep), put_rows(last, at.ids, counted, now), finite, activity
+        seats = self.seats(at.ids, at.mask)
+        counted = seats.taken & self.alive & finite & (at.draws >= 0)
+        now = jnp.full(seats.rows.shape, self.round, jnp.int32)
+        return put_rows(table, seats.rows, counted, at.keep), put_rows(last, seats.rows, counted, now), finite, activity
 
     def _in_groups(self, stage: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
         """The same with a bounded number of clients at a time; the mean is summed up group by group."""
@@ -156,12 +188,13 @@ def _as_after(carry: Tree, after: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), after)
 
 
-def _one_round(setting: Setting, state: State, activity: Array, at_once: int | None) -> tuple[State, Array]:
-    walk = Compiled(setting, state, at_once)
+def one_round(walk: Compiled, state: State, activity: Array) -> tuple[State, Array]:
+    """The state after a round, and how active each stage was."""
     ids, mask = walk.draw(0)
     more = (state.keep, state.last, jnp.bool_(True), activity)
-    at = Moment(state.server, get_rows(state.keep, ids), None, ids, mask, jnp.int32(-1), more)
-    at = walk.run(setting.algorithm.round(), at)
+    keep = get_rows(state.keep, walk.seats(ids, mask).rows)
+    at = Moment(state.server, keep, None, ids, mask, jnp.int32(-1), more)
+    at = walk.run(walk.setting.algorithm.round(), at)
     table, last, finite, activity = at.more
     finite = finite & all_finite(at.server)
     table, last, finite, activity = walk.count(replace(at, more=(table, last, finite, activity)))
@@ -175,12 +208,25 @@ def _one_round(setting: Setting, state: State, activity: Array, at_once: int | N
 def compiled_rounds(fixed: tuple[Setting, Array, Array, int | None, Any], state: State) -> tuple[State, Array]:
     """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
     setting, start, stop, at_once, clients_axes = fixed
+    return walked(lambda setting, state: Compiled(setting, state, at_once), setting, start, stop, clients_axes, state)
+
+
+def walked(
+    walk: Callable[[Setting, State], Compiled],
+    setting: Setting,
+    start: Array,
+    stop: Array,
+    clients_axes: Axes | None,
+    state: State,
+) -> tuple[State, Array]:
+    """Rounds start to stop of such a walk, side by side where there are lanes."""
     shape = (count_stages(setting.algorithm.round()), 2, 3)
 
     def run(setting: Setting, state: State) -> tuple[State, Array]:
         def body(round: Array, carried: tuple[State, Array]) -> tuple[State, Array]:
             state, activity = carried
-            state, activity = _one_round(setting, replace(state, round=round), activity, at_once)
+            state = replace(state, round=round)
+            state, activity = one_round(walk(setting, state), state, activity)
             return replace(state, round=None), activity
 
         nothing = jnp.zeros(shape, jnp.int32)

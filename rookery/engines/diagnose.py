@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import cache, wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -14,6 +15,9 @@ from rookery.aggregation.mean import mean_of
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
 from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, Walk, get_rows, not_finite, put_rows, stage_at
+from rookery.devices import quick_compilation
+from rookery.engines.homes import Homes
+from rookery.engines.sharded import at_home, on_owner, rows_at_home
 from rookery.typing import Tree
 
 
@@ -36,10 +40,13 @@ class Careful(Walk):
     after which the walk ends.
     """
 
-    def __init__(self, setting: Setting, round: int, last: Array, table: Tree, until: tuple[int, Any] | None = None):
-        super().__init__(setting, jnp.int32(round))
-        self.last = last
-        self.table = table
+    def __init__(
+        self, setting: Setting, round: int, state: State, homes: Homes | None, until: tuple[int, Any] | None = None
+    ):
+        super().__init__(setting, np.int32(round))
+        self.last = state.last
+        self.table = state.keep
+        self.homes = homes
         self.until = until
         self.ended: tuple[int, Any] | None = None
         """The step, and its pass, after which nothing was computed any more."""
@@ -64,12 +71,11 @@ class Careful(Walk):
         if self.ended is not None or not self._wanted(stage, at, index, number):
             return at
         if stage.draw == "fresh":
-            self.table = put_rows(self.table, at.ids, at.mask, at.keep)
-            ids, mask = draw_participants(self.setting, self.round, jnp.int32(at.draws + 1))
-            keep = get_rows(self.table, ids)
-            at = replace(at, ids=ids, mask=mask, draws=at.draws + 1, carry=None, keep=keep)
+            self.table = _put(self.homes, self.table, at.ids, at.mask, at.keep)
+            at = self.drawn(at.server, at.draws + 1)
         else:
             at = replace(at, draws=max(at.draws, 0))
+        self.lasts = _get(self.homes, self.last, at.ids)
         results = []
         for slot in range(at.ids.shape[0]):
             results.append(self._made(at, index, number, slot, self.setting.steps.high))
@@ -80,16 +86,22 @@ class Careful(Walk):
         up, keep, carry = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
         return self._served(replace(at, keep=keep, carry=carry), index, number, up)
 
+    def drawn(self, server: Tree, number: int) -> Moment:
+        """With the participants of a new draw."""
+        ids, mask = draw_participants(self.setting, self.round, np.int32(max(number, 0)))
+        return Moment(server, _get(self.homes, self.table, ids), None, ids, mask, number)
+
     def _wanted(self, stage: Exchange, at: Moment, index: Any, number: int) -> bool:
-        where = self.round, jnp.int32(index)
+        where = self.round, np.int32(index)
         return stage.when is None or bool(_wanted(self.setting, number, *where, at.server, at.ids, at.mask))
 
     def _made(self, at: Moment, index: Any, number: int, slot: int, stop: int) -> tuple[Tree, Tree, Tree]:
         """(up, keep, carry) of one participant whose local loops end before step ``stop``."""
-        where = self.round, jnp.int32(index)
-        state = at.server, at.ids, at.keep, at.carry, self.last
-        made: tuple[Tree, Tree, Tree] = _made(self.setting, number, *where, *state, jnp.int32(slot), jnp.int32(stop))
-        return made
+        where = self.round, np.int32(index)
+        state = at.server, at.ids, at.keep, at.carry, self.lasts
+        made = _made(self.setting, self.homes, number, (*where, *state, np.int32(slot), np.int32(stop)))
+        found: tuple[Tree, Tree, Tree] = jax.tree.map(np.asarray, made)
+        return found
 
     def _bad_step(self, at: Moment, index: Any, number: int, slot: int) -> int | None:
         """The local step that spoils the upload, by bisection: all is well before step ``good``, not before ``bad``."""
@@ -104,7 +116,7 @@ class Careful(Walk):
     def _served(self, at: Moment, index: Any, number: int, up: Tree) -> Moment:
         if self.ended is not None:
             return at
-        where = self.round, jnp.int32(index)
+        where = self.round, np.int32(index)
         at = replace(at, server=_served(self.setting, number, *where, at.server, at.ids, at.mask, up))
         name = not_finite(at.server)
         self._end(number, index, Found(number, None, None, name) if name else None)
@@ -121,10 +133,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _compiled(function: F) -> F:
     """For programs that run a few times: what they save is less than it takes to make them faster."""
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    jit: Any = eqx.filter_jit  # whose types do not tell of compiler_options
-    compiled: F = jit(function, compiler_options=options)
-    return compiled
+
+    @cache
+    def jitted(options: tuple[tuple[str, bool | int], ...]) -> Any:
+        jit: Any = eqx.filter_jit  # whose types do not tell of compiler_options
+        return jit(function, compiler_options=dict(options))
+
+    @wraps(function)
+    def compiled(*args: Any) -> Any:  # the options depend on the device, which an import must not start
+        return jitted(tuple(quick_compilation().items()))(*args)
+
+    return cast(F, compiled)
 
 
 @_compiled
@@ -140,26 +159,42 @@ def _wanted(setting: Setting, number: int, round: Array, index: Array, server: T
 
 
 @_compiled
-def _made(
-    setting: Setting,
-    number: int,
-    round: Array,
-    index: Array,
-    server: Tree,
-    ids: Array,
-    keep: Tree,
-    carry: Tree,
-    last: Array,
-    slot: Array,
-    stop: Array,
-) -> tuple[Tree, Tree, Tree]:
-    """What the participant of one slot makes of an exchange."""
+def _made(setting: Setting, homes: Homes | None, number: int, told: tuple[Any, ...]) -> tuple[Tree, Tree, Tree]:
+    """What the participant of one slot makes of an exchange, computed where it lives."""
     stage = stage_at(setting.algorithm.round(), number)
     assert isinstance(stage, Exchange)
-    private = {} if stage.private is None else stage.private(server)
-    mine, own, kept = jax.tree.map(lambda leaf: leaf[slot], (private, keep, carry))
-    local = setting.local(ids[slot], round, index, last[ids[slot]], stop=stop)
-    return stage.work(local, {**stage.down(server), **mine}, own, kept)
+
+    def work(setting: Setting, told: tuple[Any, ...], row: Array | None) -> tuple[Tree, Tree, Tree]:
+        round, index, server, ids, keep, carry, lasts, slot, stop = told
+        private = {} if stage.private is None else stage.private(server)
+        mine, own, kept = jax.tree.map(lambda leaf: leaf[slot], (private, keep, carry))
+        local = setting.local(ids[slot], round, index, lasts[slot], stop=stop, row=row)
+        return stage.work(local, {**stage.down(server), **mine}, own, kept)
+
+    if homes is None:
+        return work(setting, told, None)
+
+    def alone(setting: Setting, told: tuple[Any, ...], first: Array, each: int) -> tuple[Tree, Tree, Tree]:
+        row = told[3][told[7]] - first
+        made = work(setting, told, jnp.clip(row, 0, each - 1))
+        return on_owner(made, (row >= 0) & (row < each))
+
+    found: tuple[Tree, Tree, Tree] = at_home(alone, setting, homes, told)
+    return found
+
+
+@_compiled
+def _get(homes: Homes | None, table: Tree, ids: Array) -> Tree:
+    """What a table has of these clients."""
+    if homes is None:
+        return get_rows(table, ids)
+    return rows_at_home(homes, table, ids)
+
+
+@_compiled
+def _put(homes: Homes | None, table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
+    """A table with new rows of these clients; XLA finds out where they live."""
+    return put_rows(table, ids, mask, rows)
 
 
 @_compiled
@@ -180,17 +215,19 @@ GROWN = 1e6
 """Numbers that are so many times as large as at the start have grown because of the steps that were made."""
 
 
-def diagnose(setting: Setting, state: State, round: int, x: Array, y: Array) -> tuple[Found | None, str]:
+def diagnose(
+    setting: Setting, state: State, round: int, x: Array, y: Array, homes: Homes | None = None
+) -> tuple[Found | None, str]:
     """Repeats ``round`` from a frozen state: where the first number was that is not finite, and what to do about it.
 
     The advice is tried out: the round is repeated once more with steps so small that they cannot be the cause.
     """
-    walk = _repeated(setting, state, round)
+    walk = _repeated(setting, state, round, homes)
     largest, before = _largest(state.server), _largest(setting.algorithm.init(x, y))
     if largest > GROWN * max(1.0, before):
         return walk.found, f"numbers had grown to {largest:.2g} by then: try smaller rates"
     careful = replace(setting, algorithm=_with_tiny_steps(setting.algorithm))
-    if _repeated(careful, state, round, walk.ended).found is None:
+    if _repeated(careful, state, round, homes, walk.ended).found is None:
         return walk.found, f"with steps of {TINY:g} it is finite: try smaller rates"
     return walk.found, (
         f"smaller rates do not help, for it is not finite even with steps of {TINY:g}, from numbers of at most "
@@ -198,10 +235,11 @@ def diagnose(setting: Setting, state: State, round: int, x: Array, y: Array) -> 
     )
 
 
-def _repeated(setting: Setting, state: State, round: int, until: tuple[int, Any] | None = None) -> Careful:
-    walk = Careful(setting, round, state.last, state.keep, until)
-    ids, mask = draw_participants(setting, walk.round, jnp.int32(0))
-    walk.run(setting.algorithm.round(), Moment(state.server, get_rows(state.keep, ids), None, ids, mask, -1))
+def _repeated(
+    setting: Setting, state: State, round: int, homes: Homes | None, until: tuple[int, Any] | None = None
+) -> Careful:
+    walk = Careful(setting, round, state, homes, until)
+    walk.run(setting.algorithm.round(), walk.drawn(state.server, -1))
     return walk
 
 

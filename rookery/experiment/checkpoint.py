@@ -2,7 +2,8 @@
 
 A checkpoint is a file of arrays (the best iterate so far is among them, as ``best.x``, ``best.y`` and so on) and a manifest
 that has their checksum, the history so far, the checksum of the run's configuration and one of itself. What is damaged is
-left out or refused, and never taken for a result.
+left out or refused, and never taken for a result. Of a run of several processes each writes the rows of its own clients
+(``arrays.py``), and the manifest is written when all files are there; any number of devices or processes goes on from it.
 """
 
 import hashlib
@@ -17,12 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from rookery.algorithm.setting import State
 from rookery.engines.base import Run
+from rookery.engines.homes import without_fill
+from rookery.experiment.arrays import named, read_arrays, write_arrays
 from rookery.experiment.log import Log
 from rookery.files import write
+from rookery.problem.layout import dotted
 from rookery.solving.best import Best, as_numbers
 from rookery.solving.evaluate import output_of
 from rookery.solving.history import History
@@ -44,25 +47,37 @@ class Checkpoint:
     best: Best | None = None
 
 
-def save_checkpoint(folder: Path, found: Checkpoint, seal: str) -> None:
+def save_checkpoint(folder: Path, found: Checkpoint, seal: str, run: Run) -> None:
     """Writes a checkpoint (arrays, then a manifest) and removes all but the last two.
 
-    ``seal`` is the checksum of the run's configuration.
+    ``seal`` is the checksum of the run's configuration. All processes of the run must call it.
     """
     state, best = found.state, found.best
     where = folder / "checkpoints"
     where.mkdir(exist_ok=True)
-    body = save(named(replace(state, round=None)) | ({} if best is None else named(_table(best))))
+    if run.homes is not None and run.group is None:  # a checkpoint knows no devices
+        keep, last = without_fill((state.keep, state.last), run.homes, run.lanes is not None)
+        state = replace(state, keep=keep, last=last)
     name = f"round-{state.round:08d}"
-    write(where / f"{name}.safetensors", body)
-    manifest: dict[str, Any] = {"round": int(state.round), "config": seal, "bytes": len(body)}
-    manifest |= {"arrays": hashlib.sha256(body).hexdigest(), "history": found.history.as_csv()}
+    arrays = named(replace(state, round=None)) | ({} if best is None else named(_table(best)))
+    told = write_arrays(where / name, arrays, run)
+    if not is_first(run):
+        return
+    manifest: dict[str, Any] = {"round": int(state.round), "config": seal, **told, "history": found.history.as_csv()}
     manifest |= {"memory": dict(found.memory), "best": None if best is None else [best.metric, best.higher_is_better]}
     manifest = json.loads(json.dumps(manifest))  # as it will be read: JSON's names are strings
     write(where / f"{name}.json", json.dumps({**manifest, "sha256": digest(manifest)}).encode())
     for old in sorted(where.glob("round-*.json"))[:-KEPT]:
         old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    kept = {path.stem for path in where.glob("round-*.json")}
+    for path in where.glob("round-*.safetensors"):
+        if path.name.partition(".")[0] not in kept:
+            path.unlink(missing_ok=True)
+
+
+def is_first(run: Run) -> bool:
+    """Whether this process is the one that writes what is not its own clients'."""
+    return run.group is None or run.group.number == 0
 
 
 def manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:
@@ -85,8 +100,8 @@ def _table(best: Best) -> dict[str, Any]:
 
 
 def newest(folder: Path, run: Run, seal: str) -> Checkpoint | None:
-    """The newest checkpoint that is whole; None if there is none."""
-    log = Log(folder / "log.txt")
+    """The newest checkpoint that is whole, for every process of the run; None if there is none."""
+    log = Log(folder / "log.txt", is_first(run))
 
     def leave_out(path: Path, why: Any) -> None:
         log(f"warning: checkpoint {path.stem} is damaged and left out: {why}", stderr=True)
@@ -97,48 +112,61 @@ def newest(folder: Path, run: Run, seal: str) -> Checkpoint | None:
             continue
         if told["config"] != seal:
             raise ValueError(f"{path} is of a run with another config.toml: what made {folder} is not known any more")
+        wrong, found = "", None
         try:
-            state, best = _read_arrays(path.with_suffix(".safetensors"), told, run)
+            found = _read_arrays(path.with_suffix(""), told, run)
         except _UNREADABLE as error:
-            leave_out(path, error)
+            wrong = str(error)
+        if run.group is not None:
+            wrong = next((each for each in run.group.exchange(wrong) if each), "")
+        if wrong or found is None:
+            leave_out(path, wrong)
             continue
         history = History.of_csv(told["history"])
-        return Checkpoint(state, history, told["memory"], best)
+        return Checkpoint(found[0], history, told["memory"], found[1])
     return None
 
 
-def _read_arrays(path: Path, told: Mapping[str, Any], run: Run) -> tuple[State, Best | None]:
-    body = path.read_bytes()
-    found = hashlib.sha256(body).hexdigest()
-    if found != told["arrays"]:
-        raise ValueError(f"{path.name} should have the checksum {told['arrays']}, it has {found}")
-    arrays = load(body)
+def _read_arrays(where: Path, told: Mapping[str, Any], run: Run) -> tuple[State, Best | None]:
+    stored = read_arrays(where, told, run)
     of_state, of_best = jax.eval_shape(run.initial_state), None
     like = replace(of_state, round=None)
     if told.get("best") is not None:  # a checkpoint from before there was a best has none, and is as good
         x, y = eqx.filter_eval_shape(output_of, run, of_state)
         of_best = _table(Best(x, y, 0, 0.0, *told["best"]))
-    names = [_name(path) for path, _ in jax.tree.leaves_with_path(like) + jax.tree.leaves_with_path(of_best)]
-    if sorted(names) != sorted(arrays):
-        raise ValueError(f"it should hold {', '.join(names)}, it holds {', '.join(arrays)}")
-    state: State = jax.tree.map_with_path(lambda path, _: jnp.asarray(arrays[_name(path)]), like)
-    state = replace(state, round=int(told["round"]))
+    names = [*named(like), *named(of_best)]
+    if sorted(names) != sorted(stored.names):
+        raise ValueError(f"it should hold {', '.join(names)}, it holds {', '.join(sorted(stored.names))}")
+    everybody = run.setting.clients.n
+
+    def table(name: str) -> Any:
+        if run.homes is None:
+            return jnp.asarray(stored.rows(name, 0, everybody))
+        return run.homes.table(lambda first, stop: stored.rows(name, first, stop), run.lanes is not None)
+
+    def of_server(name: str) -> Any:
+        leaf = stored.whole[name]
+        return jnp.asarray(leaf) if run.homes is None else run.homes.everywhere(leaf)
+
+    def read(path: Any, _: Any) -> Any:
+        name = dotted(path)
+        return table(name) if name == "last" or name.startswith("keep") else of_server(name)
+
+    state: State = replace(jax.tree.map_with_path(read, like), round=int(told["round"]))
     if of_best is None:
         return state, None
-    found = jax.tree.map_with_path(lambda path, _: arrays[_name(path)], of_best)["best"]
+
+    def of_best_one(path: Any, _: Any) -> Any:
+        name = dotted(path)
+        if name in stored.whole:
+            return stored.whole[name]
+        divided = run.group is not None and run.homes is not None and run.homes.rows == everybody
+        return table(name) if divided else stored.rows(name, 0, everybody)
+
+    found = jax.tree.map_with_path(of_best_one, of_best)["best"]
     return state, as_numbers(Best(**found, metric=told["best"][0], higher_is_better=told["best"][1]))
 
 
 def digest(content: Any) -> str:
     """The SHA-256 of what JSON, or TOML, can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def named(tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of a pytree by their dotted names."""
-    leaves = jax.tree.leaves_with_path(tree)
-    return {_name(path): np.asarray(leaf, order="C") for path, leaf in leaves}  # a number stays one
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -15,6 +15,7 @@ from rookery.algorithm.setting import flat_problem
 from rookery.algorithms.rates import tell_algorithm
 from rookery.algorithms.registry import name_of
 from rookery.engines.flower.site import Site, from_memory
+from rookery.engines.homes import own_clients
 from rookery.names import unknown
 from rookery.problem.clients import Clients
 from rookery.problem.problems import Bilevel, ClientWeighting, Minimax, Problem
@@ -87,9 +88,10 @@ class Definition:
         """The problem with the data of all clients, and the metric that it is judged by."""
         clients = self.clients
         if clients is None:
-            loaded = self.site().load(range(self.n))
+            own = own_clients(self.n)  # all of them, unless this is one of several processes
+            loaded = self.site().load(own)
             server = None if self.load_server is None else self.load_server()
-            clients = Clients(loaded.lower, loaded.upper, self.weights, server)
+            clients = Clients(loaded.lower, loaded.upper, self.weights, server, first=own.start, n=self.n)
         if self.evaluate is None:
             metric = "objective" if isinstance(self.problem, Minimax) else "upper_loss"
             if self.metric not in (None, metric):

@@ -1,6 +1,5 @@
 """What a run was made with: versions, revision, hardware."""
 
-import os
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -8,13 +7,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rookery import devices
+
 
 def environment() -> dict[str, Any]:
     """Versions, the git revision of the working directory, date and hardware."""
     packages = ("rookery", "jax", "jaxlib", "equinox", "optax", "numpy")
     found: dict[str, Any] = {name: version(name) for name in packages}
-    found |= {"python": platform.python_version(), "platform": platform.platform(), "cores": usable_cores()}
-    found["processor"] = _processor()
+    found |= {"python": platform.python_version(), "platform": platform.platform(), "cores": devices.usable_cores()}
+    found |= {"processor": _processor(), "device": devices.name()}
     found["date"] = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     for name, command in {"git": ("rev-parse", "HEAD"), "git_changes": ("status", "--porcelain")}.items():
         try:
@@ -25,11 +26,6 @@ def environment() -> dict[str, Any]:
             continue
         found[name] = told if name == "git" else bool(told)
     return found
-
-
-def usable_cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 
 class Log:
-    """Adds lines with their time."""
+    """Adds lines with their time. Of several processes one is the writer, and the others say nothing."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, writer: bool = True):
+        self.path, self.writer = path, writer
 
     def __call__(self, line: str, stderr: bool = False) -> None:
         """Adds a line, and shows it if asked to."""
+        if not self.writer:
+            return
         with open(self.path, "a") as file:
             file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
         if stderr:

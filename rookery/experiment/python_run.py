@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rookery import processes
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name, name_of
@@ -15,9 +16,9 @@ from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
 from rookery.experiment.definition import metric_names
 from rookery.experiment.engines import engine_name
-from rookery.experiment.fingerprint import fingerprint
+from rookery.fingerprint import fingerprint
 from rookery.experiment.folder import read_config
-from rookery.experiment.running import Plan, go_in_folder
+from rookery.experiment.running import Plan, data_mark, go_in_folder
 from rookery.experiment.source import OWN
 from rookery.experiment.tuned import FILE, JOURNAL, forget
 from rookery.files import write
@@ -88,7 +89,7 @@ def run(
     numbers = {"algorithm": told["name"], "clients": clients.n, "rounds": rounds, "every": every}
     more = {name: _plain(given[name]) for name in ("participation", "local_steps", "batch_size")}
     marks = {
-        "problem": problem, "algorithm": chosen, "data": clients, "x0": x0, "y0": y0, **given, "key": as_key(key),
+        "problem": problem, "algorithm": chosen, "data": data_mark(clients), "x0": x0, "y0": y0, **given, "key": as_key(key),
         "rounds": rounds, "every": every, "engine": engine_name(placed),
     }  # fmt: skip
     config = {
@@ -129,10 +130,14 @@ def _chosen(algorithm: Algorithm | str, folder: Path, problem: tuple[Any, ...], 
             raise ValueError(f"{folder} holds a run with another algorithm: choose another folder")
         return make_algorithm(kind, there.get("algorithm", {}))
     f, clients, x0, y0 = problem
-    found = tune(f, algorithm, clients, x0, y0, folder=folder / JOURNAL, **how)
-    write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
-    forget(folder)
-    return found.best
+
+    def search() -> dict[str, Any]:
+        found = tune(f, algorithm, clients, x0, y0, folder=folder / JOURNAL, **how)
+        write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
+        forget(folder)
+        return tell_algorithm(found.best)["rates"]
+
+    return make_algorithm(by_name(algorithm), processes.on_first(search))
 
 
 def _judged(

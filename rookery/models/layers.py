@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from rookery.devices import own_convolution
+
 
 class Dense(eqx.Module):
     """batch @ weight + bias."""
@@ -67,10 +69,11 @@ def squared_norm(tree: eqx.Module) -> Array:
 
 
 class Conv(eqx.Module):
-    """A convolution with square kernels as one product of matrices: (examples, height, width, channels) to the same.
+    """A convolution with square kernels: (examples, height, width, channels) to the same.
 
-    ``lax.conv`` under ``vmap`` over clients, each with its own kernel, is a grouped convolution, which is many times
-    slower on a CPU than gathering the patches and one batched product.
+    By the device's own convolution or, on a CPU, as one product of matrices: ``lax.conv_general_dilated`` under ``vmap``
+    over clients, each with its own kernel, is a grouped convolution, and many times slower there than gathering the
+    patches and one batched product.
     """
 
     weight: Array
@@ -86,17 +89,27 @@ class Conv(eqx.Module):
 
     def __call__(self, batch: Array) -> Array:
         """Height and width become size + 2 padding − kernel + 1."""
+        return (self._by_device(batch) if own_convolution() else self._by_product(batch)) + self.bias
+
+    def _by_device(self, batch: Array) -> Array:
+        dtype = jnp.result_type(batch, self.weight)  # a product of matrices takes two, this one does not
+        kernel = self.weight.astype(dtype).reshape(self.size, self.size, batch.shape[-1], -1)
+        margins, axes = [(self.padding, self.padding)] * 2, ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(batch.astype(dtype), kernel, (1, 1), margins, dimension_numbers=axes)
+
+    def _by_product(self, batch: Array) -> Array:
         p = self.padding
         batch = jnp.pad(batch, ((0, 0), (p, p), (p, p), (0, 0)))
         height, width = batch.shape[1] - self.size + 1, batch.shape[2] - self.size + 1
         patches = [batch[:, i : i + height, j : j + width] for i in range(self.size) for j in range(self.size)]
-        return jnp.concatenate(patches, -1) @ self.weight + self.bias
+        return jnp.concatenate(patches, -1) @ self.weight
 
 
 def max_pool(batch: Array) -> Array:
     """The largest of each 2×2 block; an odd last row or column is dropped.
 
-    By slices and ``maximum``: the gradient of ``reduce_window`` is slow under ``vmap`` on a CPU.
+    By slices and ``maximum``, whose gradient any device computes element by element in one pass; that of
+    ``reduce_window`` scatters, and is slow under ``vmap`` on a CPU.
     """
     height, width = batch.shape[1] // 2 * 2, batch.shape[2] // 2 * 2
     rows = jnp.maximum(batch[:, 0:height:2], batch[:, 1:height:2])

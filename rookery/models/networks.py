@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from rookery.devices import own_convolution
 from rookery.models.layers import Conv, Dense
 
 Network = TypeVar("Network", bound=eqx.Module)
@@ -58,13 +59,23 @@ class ConvNet(eqx.Module):
 
     def __call__(self, images: Array) -> Array:
         """(examples, height, width, channels) to (examples, outputs)."""
-        h = images.transpose(3, 1, 2, 0)
-        for conv in self.convs:
-            h = self.activation(pooled(conv, h))
-        h = h.transpose(3, 1, 2, 0).reshape(images.shape[0], -1)
+        h = self._by_device(images) if own_convolution() else self._by_product(images)
+        h = h.reshape(images.shape[0], -1)
         for dense in self.denses[:-1]:
             h = self.activation(dense(h))
         return self.denses[-1](h)
+
+    def _by_device(self, images: Array) -> Array:
+        """Examples stay first: a library's convolution chooses its layout itself, and transposes would only cost."""
+        for conv in self.convs:
+            images = self.activation(_largest(conv(images)))
+        return images
+
+    def _by_product(self, images: Array) -> Array:
+        h = images.transpose(3, 1, 2, 0)
+        for conv in self.convs:
+            h = self.activation(pooled(conv, h))
+        return h.transpose(3, 1, 2, 0)
 
 
 class LeNet5(ConvNet):
@@ -131,6 +142,13 @@ def pooled(conv: Conv, batch: Array) -> Array:
     corners = jnp.split(_four_kernels(conv, inputs) @ patches.reshape(patches.shape[0], -1), 4)
     largest = _larger(_larger(corners[0], corners[1]), _larger(corners[2], corners[3]))
     return (largest + conv.bias[:, None]).reshape(-1, rows, columns, examples)
+
+
+def _largest(batch: Array) -> Array:
+    """As ``max_pool``, but at a tie, as of blank pixels, with the same gradient as :func:`pooled`."""
+    height, width = batch.shape[1] // 2 * 2, batch.shape[2] // 2 * 2
+    rows = [_larger(batch[:, i:height:2, 0:width:2], batch[:, i:height:2, 1:width:2]) for i in (0, 1)]
+    return _larger(*rows)
 
 
 def _four_kernels(conv: Conv, inputs: int) -> Array:

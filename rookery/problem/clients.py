@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rookery.devices import waiting
 from rookery.problem.layout import describe, dotted, same_structure, without_torch
 
 
@@ -33,7 +34,7 @@ class Split(eqx.Module):
         """``indices[i]`` lists the examples of client i; they may overlap."""
         data = jax.tree.map(without_torch, data)
         _check_numbers(data, name)
-        data = jax.tree.map(jnp.asarray, data)
+        data = jax.tree.map(_waiting, data)
         total = _length(data, name)
         lists = [np.asarray(rows) for rows in indices]
         sizes = np.array([rows.size for rows in lists])
@@ -100,6 +101,30 @@ class Split(eqx.Module):
         part._set_sizes(np.minimum(np.asarray(self.size)[chosen], most), np.asarray(self.start)[chosen])
         return part
 
+    def cut(self, chosen: np.ndarray) -> "Split":
+        """Some clients with a copy of what they hold and nothing else; what several of them share is stored once."""
+        rows, start, size = self.table(chosen)
+        used, index = compact(rows)
+        part = copy.copy(self)
+        data = jax.tree.map(lambda leaf: _waiting(np.asarray(leaf)[used]), self.data)
+        object.__setattr__(part, "data", data)
+        object.__setattr__(part, "index", None if index is None else jnp.asarray(index, jnp.int32))
+        part._set_sizes(size, start)
+        return part
+
+    def table(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, start, size): chosen client k holds the examples ``rows[start[k] : start[k] + size[k]]`` of the data.
+
+        Clients with the very same examples share their part of ``rows``. In NumPy: nothing is compiled.
+        """
+        places = np.stack([np.asarray(self.start)[chosen], np.asarray(self.size)[chosen]], 1).astype(np.int64)
+        kinds, which = np.unique(places, axis=0, return_inverse=True)
+        ends = np.cumsum(kinds[:, 1])
+        total = int(ends[-1]) if len(ends) else 0
+        rows = np.arange(total) + np.repeat(kinds[:, 0] - (ends - kinds[:, 1]), kinds[:, 1])
+        rows = rows if self.index is None else np.asarray(self.index)[rows]
+        return rows, (ends - kinds[:, 1])[which.reshape(-1)], places[:, 1]
+
     @property
     def clients(self) -> int:
         """The number of clients."""
@@ -116,12 +141,27 @@ class Split(eqx.Module):
         return jax.tree.map(lambda leaf: leaf[rows], self.data)
 
 
+def _waiting(leaf: Any) -> Any:
+    return waiting(leaf if hasattr(leaf, "dtype") else np.asarray(leaf))
+
+
+def compact(rows: np.ndarray) -> tuple[slice | np.ndarray, np.ndarray | None]:
+    """(used, index): the rows that occur, each once, and where each of ``rows`` is among them; None: at its own place."""
+    if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+        return slice(int(rows[0]), int(rows[0]) + len(rows)), None
+    used, index = np.unique(rows, return_inverse=True)
+    return used, index.reshape(-1)
+
+
 class Clients(eqx.Module):
     """Who takes part and what they hold.
 
     ``lower`` is what the lower objective sees (training data), ``upper`` what the upper one sees (validation data): a
     ``rk.Split``, or a list with one pytree of examples for each client. Without ``upper`` both see the same data.
     ``weights`` are the p_i (default 1/n), ``server`` a pytree of examples that the server itself holds.
+
+    In a run of several processes each may hold a part: ``rk.Clients(lower, upper, first=500, n=1000)`` are the clients 500,
+    501, ... of a thousand (:func:`rookery.own_clients` says which are this process's); ``weights`` are those of all.
     """
 
     lower: Split
@@ -130,13 +170,27 @@ class Clients(eqx.Module):
     server: Split | None
     here: bool = eqx.field(static=True)
     """Whether the clients' data are in this process; see :meth:`elsewhere`."""
+    first: int = eqx.field(static=True)
+    """The number of the first client whose data are here; see :meth:`part`."""
 
-    def __init__(self, lower: Any, upper: Any = None, weights: Any = None, server: Any = None):
+    def __init__(
+        self,
+        lower: Any,
+        upper: Any = None,
+        weights: Any = None,
+        server: Any = None,
+        *,
+        first: int = 0,
+        n: int | None = None,
+    ):
         self.lower = Split.of(lower, "lower")
         self.upper = self.lower if upper is None else Split.of(upper, "upper")
-        n = self.lower.clients
-        if self.upper.clients != n:
-            raise ValueError(f"upper must have as many clients as lower ({n}), got {self.upper.clients}")
+        here = self.lower.clients
+        if self.upper.clients != here:
+            raise ValueError(f"upper must have as many clients as lower ({here}), got {self.upper.clients}")
+        n = here if n is None else n
+        if not 0 <= first <= first + here <= n:
+            raise ValueError(f"first: the {here} clients from number {first} on must be some of n={n}")
         p = np.full(n, 1 / n) if weights is None else np.asarray(weights, np.float64)
         if p.shape != (n,):
             raise ValueError(f"weights must have one entry a client ({n}), got shape {p.shape}")
@@ -145,6 +199,7 @@ class Clients(eqx.Module):
         self.weights = jnp.asarray(p, jnp.result_type(float))
         self.server = None if server is None else Split(server, [np.arange(_length(server, "server"))], "server")
         self.here = True
+        self.first = first
 
     @classmethod
     def elsewhere(cls, n: int, weights: Any = None, server: Any = None) -> "Clients":
@@ -156,13 +211,36 @@ class Clients(eqx.Module):
     @property
     def n(self) -> int:
         """The number of clients."""
-        return self.lower.clients
+        return int(self.weights.shape[-1])
+
+    @property
+    def held(self) -> range:
+        """The clients whose data are here."""
+        return range(self.first, self.first + self.lower.clients)
+
+    def cut(self, chosen: range) -> "Clients":
+        """The part that has the data of these clients alone, copied; all of them must be here."""
+        if chosen.start < self.held.start or chosen.stop > self.held.stop:
+            raise ValueError(f"cut: the data of clients {chosen.start}..{chosen.stop - 1} must be here, {self.held} are")
+        if chosen == self.held:
+            return self
+        rows = np.arange(chosen.start, chosen.stop) - self.first
+        lower = self.lower.cut(rows)
+        part = copy.copy(self)
+        object.__setattr__(part, "lower", lower)
+        object.__setattr__(part, "upper", lower if self.upper is self.lower else self.upper.cut(rows))
+        object.__setattr__(part, "first", chosen.start)
+        return part
 
     def some(self, chosen: np.ndarray, most: int) -> "Clients":
-        """Some of these clients with at most ``most`` examples each, their weights summing to 1; nothing is copied."""
+        """Some of the clients that are here as all there are, with at most ``most`` examples each; nothing is copied.
+
+        ``chosen`` counts from the first that is here. Their weights sum to 1.
+        """
         part = copy.copy(self)
         lower = self.lower.some(chosen, most)
-        weights = np.asarray(self.weights, np.float64)[chosen]
+        weights = np.asarray(self.weights, np.float64)[self.first + chosen]
+        object.__setattr__(part, "first", 0)
         object.__setattr__(part, "lower", lower)
         object.__setattr__(part, "upper", lower if self.upper is self.lower else self.upper.some(chosen, most))
         object.__setattr__(part, "weights", jnp.asarray(weights / weights.sum(), self.weights.dtype))

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.problem.clients import Clients
+from rookery.problem.clients import Clients, Split
 from rookery.problem.keys import as_key
 from rookery.problem.layout import Layout
-from rookery.problem.oracles import Objective, on_everybody, on_whole_set
+from rookery.problem.oracles import Objective, Part, on_everybody, on_whole_set
 from rookery.problem.problems import Bilevel, ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.sets import WholeSpace
 from rookery.problem.solvers import conjugate_gradients, newton, projected_descent, tolerance
@@ -246,26 +246,48 @@ class Losses(eqx.Module):
 
     def __call__(self, x: Any, y: Any) -> dict[str, Array]:
         """The upper and lower loss, or the objective of a minimax problem."""
+        server, summed = self.parts(x, y)
+        return {**server, **summed}
+
+    def parts(
+        self, x: Any, y: Any, lower: Part | None = None, upper: Part | None = None
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Those that the server computes, and those that are sums over clients: of all, or of those of one device."""
         problem, clients = self.problem, self.clients
+        weights = clients.weights if lower is None else _of_part(clients.weights, clients.lower, lower)
         if isinstance(problem, ClientWeighting):
             flat, x_, y_ = _flatten(problem, x, y)
-            g = on_everybody(flat.lower, clients.lower, x_, _key)
-            return {"upper_loss": server_objective(flat, clients).value(x_, y_), "lower_loss": g(x_, y_)}
+            weights = x_ if lower is None else _of_part(x_, clients.lower, lower)
+            g = on_everybody(flat.lower, clients.lower, weights, _key, lower)
+            return {"upper_loss": server_objective(flat, clients).value(x_, y_)}, {"lower_loss": g(x_, y_)}
         if isinstance(problem, Bilevel) and problem.lower_level == "local":
             flat, x_, _ = _flatten(problem, x, jax.tree.map(lambda leaf: leaf[0], y))
+            first = 0 if lower is None else lower.first
 
-            def one(client: Array) -> tuple[Array, Array]:
-                own = flat.y.ravel(jax.tree.map(lambda leaf: leaf[client], y))
-                upper = on_whole_set(flat.upper, clients.upper, client, _key, client)(x_, own)
-                return upper, on_whole_set(flat.lower, clients.lower, client, _key, client)(x_, own)
+            def one(row: Array) -> tuple[Array, Array]:
+                own = flat.y.ravel(jax.tree.map(lambda leaf: leaf[row], y))
+                upper = on_whole_set(flat.upper, clients.upper, row, _key, first + row)(x_, own)
+                return upper, on_whole_set(flat.lower, clients.lower, row, _key, first + row)(x_, own)
 
-            upper, lower = jax.lax.map(one, jnp.arange(clients.n))
-            return {"upper_loss": jnp.vdot(clients.weights, upper), "lower_loss": jnp.vdot(clients.weights, lower)}
+            found = jax.lax.map(one, jnp.arange(clients.lower.clients))
+            if lower is not None:
+                real = jnp.arange(clients.lower.clients) < lower.clients
+                found = jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), found)
+            return {}, {
+                name: jnp.vdot(weights, each) for name, each in zip(("upper_loss", "lower_loss"), found, strict=True)
+            }
         flat, x_, y_ = _flatten(problem, x, y)
-        f, g_ = objectives(flat, clients)
+        f = on_everybody(flat.upper, clients.upper, weights, _key, upper)
         if isinstance(problem, Minimax):
-            return {"objective": f.value(x_, y_)}
-        return {"upper_loss": f.value(x_, y_), "lower_loss": g_.value(x_, y_)}
+            return {}, {"objective": f(x_, y_)}
+        g = on_everybody(flat.lower, clients.lower, weights, _key, lower)
+        return {}, {"upper_loss": f(x_, y_), "lower_loss": g(x_, y_)}
+
+
+def _of_part(values: Array, split: Split, part: Part) -> Array:
+    """What a device needs of numbers that everybody has for all clients: those of its rows."""
+    rows = jnp.minimum(part.first + jnp.arange(split.clients), values.shape[0] - 1)
+    return jnp.where(jnp.arange(split.clients) < part.clients, values[rows], 0)
 
 
 def objectives(flat: Flat, clients: Clients) -> tuple[Objective, Objective]:

@@ -14,7 +14,7 @@ No Hessian is formed. When a :class:`Tally` listens, each call is counted.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -228,35 +228,56 @@ def on_whole_set(loss: Callable[..., Array], split: Split, row: Any, key: MakeKe
     return _one_by_one(loss, rows, split.max_size, key)
 
 
-def on_everybody(loss: Callable[..., Array], split: Split, weights: Array, key: MakeKey) -> Value:
-    """Σ p_i loss_i over all clients and all of their data.
+class Part(NamedTuple):
+    """A split that holds some of the clients: those of one device."""
+
+    first: Any
+    """The number of its first client."""
+    clients: Any
+    """How many it has; further rows only fill up its tables."""
+    before: Any
+    """The examples of the clients before."""
+
+
+def on_everybody(
+    loss: Callable[..., Array], split: Split, weights: Array, key: MakeKey, part: Part | None = None
+) -> Value:
+    """Σ p_i loss_i over all clients and all of their data, or over those of a part.
 
     Clients of equal sizes: one call of the loss a client. Unequal: one-example losses with weight p_i/size_i.
     """
+    first, before = (0, 0) if part is None else (part.first, part.before)
+    real = None if part is None else jnp.arange(split.clients) < part.clients
     if split.sizes_equal:
 
         def value(x: Array, y: Array) -> Array:
-            def one(total: Array, client: Array) -> tuple[Array, None]:
-                own = on_whole_set(loss, split, client, key, client)(x, y)
-                return total + weights[client].astype(own.dtype) * own, None
+            def one(total: Array, row: Array) -> tuple[Array, None]:
+                own = on_whole_set(loss, split, row, key, first + row)(x, y)
+                own = weights[row].astype(own.dtype) * own
+                return total + (own if real is None else jnp.where(real[row], own, 0)), None
 
             start = jnp.zeros((), jnp.result_type(x, y))
             return jax.lax.scan(jax.checkpoint(one), start, jnp.arange(split.clients))[0]
 
         return value
-    ends = jnp.cumsum(split.size)
+    sizes = split.size if real is None else jnp.where(real, split.size, 0)
+    ends = jnp.cumsum(sizes)
 
     def rows(number: Array) -> tuple[Any, Array, Array]:
-        client = jnp.minimum(jnp.searchsorted(ends, number, side="right"), split.clients - 1)
-        position = jnp.clip(number - (ends[client] - split.size[client]), 0, split.size[client] - 1)
-        weight = jnp.where(number < ends[-1], weights[client] / split.size[client], 0.0)
-        return split.take(client, position), client, weight
+        row = jnp.minimum(jnp.searchsorted(ends, number, side="right"), split.clients - 1)
+        position = jnp.clip(number - (ends[row] - sizes[row]), 0, split.size[row] - 1)
+        weight = jnp.where(number < ends[-1], weights[row] / split.size[row], 0.0)
+        return split.take(row, position), first + row, weight
 
-    return _one_by_one(loss, rows, split.total, key)
+    return _one_by_one(loss, rows, split.total, key, before)
 
 
 def _one_by_one(
-    loss: Callable[..., Array], rows: Callable[[Array], tuple[Any, Array, Array]], total: int, key: MakeKey
+    loss: Callable[..., Array],
+    rows: Callable[[Array], tuple[Any, Array, Array]],
+    total: int,
+    key: MakeKey,
+    before: Any = 0,
 ) -> Value:
     """Σ weight · (loss of one example), in chunks; differentiable any number of times with bounded memory."""
     chunk = min(CHUNK, total)
@@ -269,7 +290,7 @@ def _one_by_one(
         def add(sum: Array, start: Array) -> tuple[Array, None]:
             number = start + jnp.arange(chunk)
             examples, client, weight = rows(number)
-            losses = jax.vmap(example)(examples, client, number)
+            losses = jax.vmap(example)(examples, client, number + before)
             return sum + jnp.vdot(weight.astype(losses.dtype), losses), None
 
         zero = jnp.zeros((), jnp.result_type(x, y))

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rookery import devices
 from rookery.experiment.environment import environment
 from rookery.experiment.running import prepare_run
 from rookery.files import replacing
@@ -144,7 +145,7 @@ def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """New processes (JAX does not survive a fork), each on the next of the cores that this one may use."""
     context = multiprocessing.get_context("spawn")
     cores = context.SimpleQueue()
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    usable = devices.cores()
     for number in range(jobs):
         cores.put(usable[number % len(usable)] if usable else None)
     with ProcessPoolExecutor(jobs, context, _keep_to_a_core, (cores,)) as pool:
@@ -172,6 +173,7 @@ def _without_ctrl_c() -> Iterator[None]:
 
 def _keep_to_a_core(cores: Any) -> None:
     """Runs before JAX counts the cores for its threads. Not every system can pin a process."""
+    devices.share()
     if (core := cores.get()) is not None:
         os.sched_setaffinity(0, {core})
 

@@ -53,7 +53,10 @@ def improved(best: Best, value: Any, round: Any, output: Callable[[], tuple[Any,
         return best
 
     def chosen(new: Any, old: Any) -> Any:
-        return np.where(wins.reshape(wins.shape + (1,) * (new.ndim - wins.ndim)), new, old) if _is_array(new) else old
+        if not _is_array(new):
+            return old
+        where = jnp.where if _is_divided(new) else np.where
+        return where(wins.reshape(wins.shape + (1,) * (new.ndim - wins.ndim)), new, old)
 
     x, y = jax.tree.map(chosen, _on_host(output()), (best.x, best.y))
     rounds = np.where(wins, round, best.round)
@@ -66,8 +69,18 @@ def as_numbers(best: Best) -> Best:
 
 
 def _on_host(tree: Any) -> Any:
-    """A copy that does not go when the next round consumes the state."""
-    return jax.tree.map(lambda leaf: np.array(leaf) if _is_array(leaf) else leaf, tree)
+    """A copy that does not go when the next round consumes the state; what is divided among processes stays so."""
+
+    def copy(leaf: Any) -> Any:
+        if _is_divided(leaf):
+            return jnp.copy(leaf)
+        return np.array(leaf) if _is_array(leaf) else leaf
+
+    return jax.tree.map(copy, tree)
+
+
+def _is_divided(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
 
 
 def _is_array(leaf: Any) -> bool:

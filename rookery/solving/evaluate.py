@@ -1,6 +1,7 @@
 """The metrics of a state."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
 from rookery.engines.base import Run, pick
+from rookery.engines.homes import here, whole, without_fill
+from rookery.engines.sharded import losses_at_home
 from rookery.problem.measures import Losses
 from rookery.problem.problems import Flat
 from rookery.solving.prepare import Prepared
@@ -18,14 +21,19 @@ from rookery.typing import Axes, Metrics
 
 
 class Evaluation:
-    """The metrics of a state, compiled where ``evaluate`` allows it."""
+    """The metrics of a state, compiled where ``evaluate`` allows it.
+
+    In several processes each computes them, and all take what the first one found.
+    """
 
     def __init__(self, prepared: Prepared):
-        run = prepared.run
+        run = self._run = prepared.run
         self._lanes = run.lanes
-        self._flat = run.setting.flat
-        self._algorithm = run.setting.algorithm
         self._axes = prepared.evaluate_axes
+        self._at_home = prepared.evaluate is None and run.homes is not None
+        self._flat, self._algorithm = run.setting.flat, run.setting.algorithm
+        if not keeps_output(run):
+            self._flat, self._algorithm = here((self._flat, self._algorithm))
         if prepared.evaluate is not None:
             self._evaluate = prepared.evaluate
         elif not run.setting.clients.here:
@@ -38,12 +46,23 @@ class Evaluation:
 
     def __call__(self, state: State) -> dict[str, Any]:
         """The metrics as Python numbers, or arrays over lanes."""
-        run = (self._algorithm, state.server, state.keep)
+        found, group = self._found(state), self._run.group
+        if group is None:
+            return found
+        told = group.exchange({name: np.asarray(value).tolist() for name, value in found.items()})[0]
+        return {name: value if self._lanes is None else np.asarray(value) for name, value in told.items()}
+
+    def _found(self, state: State) -> dict[str, Any]:
+        if self._at_home:
+            losses = losses_at_home(self._run, replace(state, round=None))
+            return _numbers(losses, self._lanes)
+        run = (self._algorithm, *_held(self._run, state))
         if self._compiles:
             try:
                 return _numbers(_metrics(self._flat, self._evaluate, self._axes, *run), self._lanes)
             except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
                 self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
+        run = whole(run)
         if self._axes is None:
             return _numbers(_by_hand(self._flat, self._evaluate, *run), None)
         rows = []
@@ -53,10 +72,33 @@ class Evaluation:
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
+def keeps_output(run: Run) -> bool:
+    """Whether x and y are made of what clients keep, at their homes, and not of the server's state alone."""
+    if run.homes is None:
+        return False
+    state = jax.eval_shape(run.initial_state)
+    try:
+        eqx.filter_eval_shape(run.setting.algorithm.output, state.server, None)
+    except (TypeError, AttributeError, KeyError):
+        return True
+    return False
+
+
+def _held(run: Run, state: State) -> tuple[Any, Any]:
+    """The server's state and what clients keep: on one device, unless the output is made of what is on several."""
+    if run.homes is None:
+        return state.server, state.keep
+    if not keeps_output(run):
+        return here(state.server), None
+    return state.server, without_fill(state.keep, run.homes, run.lanes is not None)
+
+
 def output_of(run: Run, state: State) -> tuple[Any, Any]:
     """(x, y) of a state as pytrees."""
     get = partial(_output, run.setting.flat)
-    return (get if run.lanes is None else eqx.filter_vmap(get))(run.setting.algorithm, state.server, state.keep)
+    server, keep = _held(run, state)
+    algorithm = here(run.setting.algorithm) if keep is None and run.homes is not None else run.setting.algorithm
+    return (get if run.lanes is None else eqx.filter_vmap(get))(algorithm, server, keep)
 
 
 def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[Any, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from rookery.algorithm.cost import Cost
 from rookery.algorithm.setting import State
 from rookery.engines.base import Divergence, Run, Stopped
+from rookery.engines.homes import without_fill
 from rookery.problem.oracles import UNITS
 from rookery.problem.validation import check_count
 from rookery.solving.best import Best, begun, improved
@@ -53,8 +54,7 @@ def make_rounds(
         history.append({"round": 0, **counters(run.lanes), "seconds": 0.0, **first})
         best = _judged(prepared, state, first)
     else:
-        state = _continued(run, start)
-        state = jax.tree.map(lambda leaf: jnp.copy(leaf) if eqx.is_array(leaf) else leaf, state)
+        state = run.take(_continued(run, start))
         best = start.best if isinstance(start, Solution) else None
         if prepared.metric is None:
             best = None
@@ -70,7 +70,7 @@ def make_rounds(
         own = memory["session"]
     opened = prepared.engine.open(replace(run, start=state, memory=own))
     with opened as session, progress_bar(run, rounds, progress) as show:
-        pace = Pace(session.stride)
+        pace = Pace(session.stride, run.group)
 
         def note(state: State) -> None:
             if remember is not None:
@@ -79,7 +79,7 @@ def make_rounds(
                 remember(state, history, {**told, "session": None if own is None else dict(own)}, best)
 
         def goes_on(state: State, stop: int) -> bool:
-            return state.round < stop and not bool((state.died >= 0).all())
+            return state.round < stop and not bool((np.asarray(state.died) >= 0).all())
 
         while goes_on(state, end):
             stop = min(end, (state.round // every + 1) * every)
@@ -113,6 +113,9 @@ def finished(prepared: Prepared, state: State, history: History, best: Best | No
     if run.lanes is None and int(state.died) >= 0:
         state = replace(state, round=int(state.died))  # where its iterates are
     x, y = output_of(run, state)
+    if run.homes is not None and run.group is None:  # a state is the same, wherever it was made
+        keep, last = without_fill((state.keep, state.last), run.homes, run.lanes is not None)
+        state = replace(state, keep=keep, last=last)
 
     def why(state: State, stopped: Stopped) -> Divergence:
         found = prepared.engine.diagnose(run, state, stopped)
@@ -165,14 +168,30 @@ def _continued(run: Run, start: Any) -> State:
     if not isinstance(state, State):
         raise TypeError(f"start must be a solution or its state, got {start!r}")
     mine, theirs = (
-        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), replace(each, round=None))
-        for each in (jax.eval_shape(run.initial_state), state)
+        _shapes(each, run) for each in (jax.eval_shape(run.initial_state), state)
     )
     if mine != theirs:
         raise ValueError(
             f"start must be of the same algorithm, problem, clients and lanes: it holds {theirs}, this run {mine}"
         )
     return state
+
+
+def _shapes(state: State, run: Run) -> State:
+    """Shapes and dtypes; tables of clients have n rows, however many fill them up where they live."""
+    n, axis = run.setting.clients.n, 0 if run.lanes is None else 1
+
+    def told(leaf: Any) -> tuple[tuple[int, ...], Any]:
+        return jnp.shape(leaf), jnp.result_type(leaf)
+
+    def by_client(leaf: Any) -> tuple[tuple[int, ...], Any]:
+        shape = list(jnp.shape(leaf))
+        if run.homes is not None and shape[axis : axis + 1] == [run.homes.rows]:
+            shape[axis] = n
+        return tuple(shape), jnp.result_type(leaf)
+
+    parts = jax.tree.map(told, (state.server, state.died)), jax.tree.map(by_client, (state.keep, state.last))
+    return State(None, parts[0][0], *parts[1], parts[0][1])
 
 
 def counters(

@@ -1,7 +1,7 @@
 """One preparation for every run: arguments go in, a checked run comes out, and no round has been compiled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -146,7 +146,7 @@ def prepare(given: Arguments) -> Prepared:
         run = Run(setting, jnp.stack(x), jnp.stack(y), costs, given.lanes, axes)
         prepared = Prepared(run, engine, judge, judge_axes, *judged)
     engine.check(prepared.run)
-    return prepared
+    return replace(prepared, run=engine.place(prepared.run))
 
 
 def _checked_kinds(given: Arguments) -> Engine:

@@ -10,24 +10,29 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rookery.engines.base import Run
+from rookery.processes import Group
 from rookery.solving.notebook import Live, in_notebook
 
 
 class Pace:
     """How many rounds to compute at a time, so that a call lasts about a second: the bar moves and Ctrl-C is heard.
 
-    An engine with a ``stride`` of its own is asked for that many.
+    An engine with a ``stride`` of its own is asked for that many. Processes that make a run together must ask for the same
+    number, so all go by the slowest clock.
     """
 
-    def __init__(self, stride: int | None) -> None:
+    def __init__(self, stride: int | None, group: Group | None = None) -> None:
         self.rounds = stride or 1  # it may take long
         self._fixed = stride is not None
+        self._group = group
 
     def __enter__(self) -> None:
         self._clock = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._clock
+        if self._group is not None and error[0] is None:
+            self.seconds = max(self._group.exchange(self.seconds))
         if self._fixed:
             return
         if self.seconds < 0.3:
@@ -43,6 +48,7 @@ def progress_bar(
     """A function that moves the bar: (rounds made, rounds a second, metrics). Shown on a terminal and in a notebook."""
     lanes = "" if run.lanes is None else f" ×{run.lanes}"
     name = type(run.setting.algorithm).__name__ + lanes
+    progress = progress if run.group is None or run.group.number == 0 else False  # one bar for all
     if in_notebook() and progress is not False:
         with _line(name, rounds) as show:
             yield show

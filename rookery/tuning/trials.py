@@ -1,6 +1,5 @@
 """The lanes of a search: many candidates side by side, advanced in steps and regrouped between them."""
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from jax import Array
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State, with_dtype
 from rookery.algorithms.registry import name_of
+from rookery.devices import threads
 from rookery.engines.base import Run
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
@@ -164,5 +164,5 @@ class Program:
                 phi(flat.problem, clients, self.like, self.effort, xs[lane], ys[lane].reshape(-1), self.anchor)[0]
             )
 
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(threads()) as pool:
             return np.array(list(pool.map(one, range(count))))

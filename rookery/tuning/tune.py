@@ -20,12 +20,13 @@ from rookery.algorithm.setting import Setting
 from rookery.algorithms.rates import tell_algorithm
 from rookery.algorithms.registry import check_solves, name_of
 from rookery.engines.base import Engine
+from rookery.engines.homes import on_device
 from rookery.engines.simulator import Simulator
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key, fold
 from rookery.problem.oracles import UNITS
-from rookery.problem.participation import Full
-from rookery.problem.problems import Problem
+from rookery.problem.participation import Full, Replay, Uniform
+from rookery.problem.problems import ClientWeighting, Problem
 from rookery.problem.validation import check_count
 from rookery.solving.evaluate import Evaluation
 from rookery.solving.history import History
@@ -103,6 +104,7 @@ def search_rates(
     ready: Callable[[], None] = lambda: None,
 ) -> Tuning:
     """The rates of each algorithm; all have the same budget. ``ready`` is called when all is checked."""
+    aim = alone(aim)
     _check(aim, algorithms, budget, unit)
     started = time.perf_counter()
     programs: dict[str, tuple[Given, Program, Space]] = {}
@@ -133,6 +135,28 @@ def search_rates(
         )
     told = {"unit": unit, "runs": budget, "amount": allowance}
     return Tuning(aim.metric or PHI, aim.higher, aim.rounds, told, found)
+
+
+def alone(aim: Aim) -> Aim:
+    """The search among the clients that are here, as if there were no others: for one of several processes."""
+    if not isinstance(aim.clients, Clients):
+        return aim
+    clients = on_device(aim.clients)
+    if len(clients.held) == clients.n:
+        return replace(aim, clients=clients)
+    count = len(clients.held)
+    x0 = aim.x0
+    if isinstance(aim.problem, ClientWeighting) and x0 is not None:
+        x0 = jnp.asarray(x0)[jnp.asarray(clients.held)]
+        x0 = x0 / x0.sum()
+    taking = aim.how.get("participation")
+    number = taking.count if isinstance(taking, Uniform) else taking
+    if isinstance(taking, Replay):
+        taking = None
+    elif isinstance(number, int) and not isinstance(number, bool):
+        taking = min(number, count)
+    some = clients.some(np.arange(count), max(clients.lower.max_size, clients.upper.max_size))
+    return replace(aim, clients=some, x0=x0, how={**aim.how, "participation": taking})
 
 
 def _check(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -> None:
@@ -373,5 +397,10 @@ def _identity(aim: Aim, algorithms: Sequence[Given], budget: float, unit: str) -
 
 
 def simulator(engine: Any) -> Any:
-    """What a search runs on: the simulator, unless the given engine makes several runs at once; what is none is refused."""
+    """What a search runs on: the simulator, unless the given engine makes several runs at once; what is none is refused.
+
+    Always one device: lanes fill it, and measuring and judging need the data in one place.
+    """
+    if isinstance(engine, Simulator):
+        return replace(engine, devices=None)
     return Simulator() if engine is None or (isinstance(engine, Engine) and not engine.batches) else engine

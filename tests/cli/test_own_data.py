@@ -323,8 +323,8 @@ def test_a_run_that_was_stopped_goes_on_and_leaves_the_same(here, beside_rivals,
     if moment == "rounds":
         from rookery.experiment import checkpoint, running
 
-        def save(folder, saved, seal):
-            checkpoint.save_checkpoint(folder, saved, seal)
+        def save(folder, saved, seal, run):
+            checkpoint.save_checkpoint(folder, saved, seal, run)
             if int(saved.state.round) == 1:
                 signal.raise_signal(signal.SIGTERM)
 

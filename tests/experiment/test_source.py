@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 import rookery as rk
 from rookery.experiment.captured import as_lanes, same
-from rookery.experiment.fingerprint import fingerprint
+from rookery.fingerprint import fingerprint
 from rookery.experiment.folder import read_config, read_run
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import resolve, settings_from

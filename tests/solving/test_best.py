@@ -228,7 +228,7 @@ def test_the_best_survives_a_checkpoint_bit_by_bit(runs):
     prepared, _ = prepare_run(resolve(SMALL))
     seal = read_config(runs / "stopped")["checksum"]["sha256"]
     found = newest(runs / "stopped", prepared.run, seal)
-    save_checkpoint(runs / "stopped", found, seal)
+    save_checkpoint(runs / "stopped", found, seal, prepared.run)
     assert_same(newest(runs / "stopped", prepared.run, seal).best, found.best)
     resume_run(runs / "stopped")
     results = [(runs / name / "result.safetensors").read_bytes() for name in ("whole", "stopped")]
@@ -259,7 +259,7 @@ def test_a_checkpoint_from_before_there_was_a_best_is_gone_on_from(runs, tmp_pat
     prepared, _ = prepare_run(resolve(SMALL))
     seal = read_config(tmp_path / "old")["checksum"]["sha256"]
     found = newest(tmp_path / "old", prepared.run, seal)
-    save_checkpoint(tmp_path / "old", Checkpoint(found.state, found.history, found.memory), seal)
+    save_checkpoint(tmp_path / "old", Checkpoint(found.state, found.history, found.memory), seal, prepared.run)
     solution = resume_run(tmp_path / "old")
     assert (solution.best.round >= 4).all()
     assert "looked for from round 4 on" in (tmp_path / "old" / "log.txt").read_text()

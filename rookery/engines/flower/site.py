@@ -67,33 +67,19 @@ class Site:
 
 def whole_set(split: Split, client: int) -> Any:
     """All examples of a client."""
-    rows = _held(split, client)
+    rows, _, _ = split.table(np.array([client]))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], split.data)
-
-
-def _held(split: Split, client: int) -> np.ndarray:
-    """Which rows of the split's data a client holds: in NumPy, for a node that starts has nothing compiled."""
-    start, size = (int(np.asarray(numbers)[client]) for numbers in (split.start, split.size))
-    rows = np.arange(start, start + size)
-    return rows if split.index is None else np.asarray(split.index)[rows]
 
 
 def from_memory(problem: Problem, clients: Clients, x0: Any, y0: Any, algorithm: Algorithm | None = None) -> Site:
     """The problem of ``rk.solve``, for nodes in its own process."""
 
     def load_some(chosen: Sequence[int]) -> Clients:
-        return Clients(_restrict(clients.lower, chosen), _restrict(clients.upper, chosen))
+        rows = np.asarray(chosen)
+        return Clients(clients.lower.cut(rows), clients.upper.cut(rows))
 
     def load_client(client: int, n: int) -> Clients:
         return load_some([client])
 
     more: dict[str, Any] = {"algorithm": algorithm, "load_some": load_some}
     return Site(problem, x0, y0, clients.n, load_client, weights=clients.weights, **more)
-
-
-def _restrict(split: Split, clients: Sequence[int]) -> Split:
-    """What some of the clients hold; examples that several share are stored once."""
-    lists = [_held(split, client) for client in clients]
-    used = np.unique(np.concatenate(lists))
-    data = jax.tree.map(lambda leaf: np.asarray(leaf)[used], split.data)
-    return Split(data, [np.searchsorted(used, rows) for rows in lists])
