@@ -168,7 +168,12 @@ class Side:
             environment = {**os.environ, "PYTHONPATH": str(self.path)}
             self.started.append(
                 subprocess.Popen(
-                    line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=self.path, env=environment,
+                    line,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    cwd=self.path,
+                    env=environment,
                     preexec_fn=lambda cores=cores: os.sched_setaffinity(0, cores),
                 )  # fmt: skip
             )

@@ -127,4 +127,5 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     values = (values + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    found: np.ndarray = values ^ (values >> np.uint64(31))
+    return found

@@ -1,7 +1,7 @@
 """``guard.py PID CORES COMMAND...`` runs a command until it ends, or the process PID is gone: then it is asked to end.
 
-A process that is killed outright cannot stop what it started; this does. Signals are passed on, and the end of the command is
-the end of this, in the same way. CORES are those that the command may use, such as 0,1; none is all.
+A process that is killed outright cannot stop what it started; this does. Signals are passed on, and this ends as the
+command has ended. CORES are those that the command may use, such as 0,1; none is all.
 """
 
 import os
@@ -39,7 +39,7 @@ def main() -> int:
         for number in mine:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), -child.returncode)
-    return abs(child.returncode)
+    return abs(int(child.returncode))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from typing import Literal
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Literal
 
 import jax
 import typer
@@ -82,7 +82,7 @@ def _alone(wanted: int | Literal["all"] | None) -> int | None:
     _make_devices(wanted)
     here = len(jax.local_devices())
     if here < wanted:
-        raise ValueError(f"--devices {wanted}: JAX has {here} here")
+        raise ValueError(f"--devices {wanted}: JAX has {here} of them here")
     return wanted
 
 
@@ -96,7 +96,9 @@ def _check_devices(wanted: int | Literal["all"] | None) -> None:
     """Of one of several processes, all of whose devices are used."""
     here = len(jax.local_devices())
     if isinstance(wanted, int) and here != wanted:
-        raise ValueError(f"--devices {wanted}: JAX has {here} here, and several processes use all that they have")
+        raise ValueError(
+            f"--devices {wanted}: JAX has {here} of them here, and several processes use all that they have"
+        )
 
 
 @contextmanager
@@ -110,18 +112,17 @@ def _quiet() -> Iterator[None]:
     except OSError:  # there is none
         yield
         return
-    before = sys.stdout
-    is_ours = False
+    before, is_ours = sys.stdout, False
     with suppress(OSError, ValueError, AttributeError):
         before.flush()
         is_ours = before.fileno() == 1
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-    buffering = 1 if is_ours and before.isatty() else -1
-    own = open(kept, "w", buffering, before.encoding, before.errors, closefd=False) if is_ours else None
     try:
-        with own or nullcontext():
-            sys.stdout = own or before
+        with ExitStack() as opened:
+            if is_ours:
+                how: dict[str, Any] = {"encoding": before.encoding, "errors": before.errors, "closefd": False}
+                sys.stdout = opened.enter_context(open(kept, "w", 1 if before.isatty() else -1, **how))
             yield
     finally:
         sys.stdout = before

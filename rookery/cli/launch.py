@@ -50,10 +50,12 @@ def command(
 ) -> None:
     """Make a run in several processes on this machine, which share its cores and the clients of the run.
 
-    The first process shows the progress and the result, and writes the folder. If one fails, all are stopped; the run
-    goes on with resume, in as many processes as you like. Ctrl-C stops all, after the rounds at hand are saved.
+    The first process shows the progress and the result. If one fails, all are stopped.
+    Ctrl-C stops all, once the rounds at hand are saved. A run that was stopped goes on with
+    resume, in as many processes as you like.
 
-    On several machines, start the same command on each: rookery run … --coordinator HOST:PORT --processes N --process I.
+    On several machines, start the command on each instead, with a number of its own:
+    rookery run … --coordinator HOST:PORT --processes N --process I
 
     Examples:
 

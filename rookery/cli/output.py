@@ -13,6 +13,7 @@ from rich.text import Text
 from rookery.experiment.folder import StoredRun, read_run
 from rookery.experiment.settings import Settings
 from rookery.experiment.source import OfModule
+from rookery.processes import is_first
 from rookery.report import conclusion, final_table, find_rivals, plot_curves, rivals_table, write_page
 from rookery.report.tables import peaks
 from rookery.solving.history import History
@@ -31,6 +32,14 @@ def new_folder(settings: Settings, *words: str) -> Path:
 def finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
     """Does the work of a run and shows its last row. Exit status 1 if every seed diverged."""
     solution = work()
+    causes = [str(solution.why(each.lane)) for each in solution.diverged]  # looked for by all processes
+    if is_first():
+        _show_end(folder, as_json, causes)
+    if len(solution.diverged) == solution.lanes:
+        raise typer.Exit(1)
+
+
+def _show_end(folder: Path, as_json: bool, causes: Sequence[str]) -> None:
     done = read_run(folder)
     if as_json:
         print_json(final(done))
@@ -38,10 +47,8 @@ def finish(folder: Path, work: Callable[[], Solution], as_json: bool) -> None:
         show([done])
         write_page([done], folder / "report.html")
         Console().print(f"Run: {folder}\nReport: {folder / 'report.html'}", soft_wrap=True)
-    for each in solution.diverged:
-        typer.echo(f"Diverged: {solution.why(each.lane)}", err=True)
-    if len(solution.diverged) == solution.lanes:
-        raise typer.Exit(1)
+    for each in causes:
+        typer.echo(f"Diverged: {each}", err=True)
 
 
 def note_on_rounds(settings: Settings, given: int | None, task: str) -> str:

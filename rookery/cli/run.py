@@ -1,12 +1,14 @@
 """``rookery run``: one algorithm on one task or problem of one's own, into a new folder."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rookery.cli.interruption import command_line, if_stopped
+from rookery.cli.joining import joined
 from rookery.cli.options import (
     AlgorithmName,
     BatchSize,
@@ -16,7 +18,10 @@ from rookery.cli.options import (
     ClientColumn,
     Clients,
     ClientsAtOnce,
+    Coordinator,
     Dataset,
+    Devices,
+    Distributed,
     Every,
     Fill,
     Ignore,
@@ -28,6 +33,8 @@ from rookery.cli.options import (
     NoTune,
     OwnData,
     Participants,
+    ProcessCount,
+    ProcessNumber,
     Rounds,
     Runs,
     Seed,
@@ -41,9 +48,11 @@ from rookery.cli.output import finish, new_folder, note_on_rounds
 from rookery.cli.rates import as_unit, rates_from, tuned
 from rookery.cli.track import check_trackers, tracked
 from rookery.engines.flower.engine import Flower
+from rookery.engines.simulator import Simulator
 from rookery.experiment.running import check_new, start_run
 from rookery.experiment.settings import settings_from
 from rookery.experiment.tuned import Budget
+from rookery.processes import is_first, on_first
 from rookery.tuning.tune import BUDGET
 
 
@@ -78,6 +87,11 @@ def command(
     track: Track = None,
     engine: Annotated[str, typer.Option(help="simulator, or flower: real nodes on this machine.")] = "simulator",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes to start, with --engine flower.")] = 2,
+    devices: Devices = None,
+    coordinator: Coordinator = None,
+    processes: ProcessCount = None,
+    process: ProcessNumber = None,
+    distributed: Distributed = False,
     as_json: Json = False,
 ) -> None:
     """Run an algorithm on TASK: a task (see rookery list tasks), a problem of your own, or the settings of a TOML file.
@@ -88,6 +102,9 @@ def command(
 
     A task takes data of your own with --data. What was learned is in the folder too: tables for people, model.safetensors
     for rookery predict, and report.html. Simple rivals are trained beside it, unless --no-rivals.
+
+    With --devices clients live on several devices. On several machines start the same command on each, with --coordinator,
+    --processes and --process, or with --distributed where a cluster tells; rookery launch does it on one machine.
 
     Examples:
 
@@ -102,6 +119,8 @@ def command(
       rookery run best.toml --seeds 10 --out runs/final
 
       rookery run hyper-representation --rounds 20 --engine flower --nodes 2
+
+      rookery run hyper-representation --clients 1000 --devices 4
     """
     given = {
         "algorithm": algorithm, "dataset": dataset, "clients": clients, "participants": participants,
@@ -110,19 +129,30 @@ def command(
         "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
         "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip
-    settings = settings_from(task, given, set_ or [])
-    folder = new_folder(settings, settings.algorithm) if out is None else out
     trackers = check_trackers(track or [])
-    note = note_on_rounds(settings, rounds, task)
-    how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "note": note}
     if engine not in ("simulator", "flower"):
         raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
-    if engine == "flower":
-        how["engine"] = Flower(nodes=nodes)
-    check_new(folder)
-    again = f"Continue with: {command_line()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")
-    with if_stopped(again):
-        (settings,), _ = tuned([settings], folder, Budget(budget, as_unit(unit)), no_tune=no_tune, as_json=as_json)
-    how |= {"rates_from": rates_from(settings), "rivals": not no_rivals}
-    with tracked(trackers, folder) as watch:
-        finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)
+    with joined(coordinator, processes, process, distributed, devices) as used:
+        if engine == "flower" and used is not None:
+            raise ValueError(
+                "--devices and several processes are for --engine simulator: nodes of Flower have their own"
+            )
+        settings = settings_from(task, given, set_ or [])
+        folder = Path(on_first(lambda: str(new_folder(settings, settings.algorithm)))) if out is None else out
+        on_first(lambda: check_new(folder))
+        again = f"Continue with: {command_line()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")
+
+        def search() -> dict[str, Any]:
+            (found,), _ = tuned([settings], folder, Budget(budget, as_unit(unit)), no_tune=no_tune, as_json=as_json)
+            return dict(found.rates)
+
+        with if_stopped(again):
+            settings = replace(settings, rates=on_first(search))
+        how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "note": note_on_rounds(settings, rounds, task)}
+        how |= {"rates_from": rates_from(settings), "rivals": not no_rivals}
+        if engine == "flower":
+            how["engine"] = Flower(nodes=nodes)
+        elif used is not None:
+            how["engine"] = Simulator(devices=used)
+        with tracked(trackers if is_first() else [], folder) as watch:
+            finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)

@@ -205,7 +205,7 @@ def one_round(walk: Compiled, state: State, activity: Array) -> tuple[State, Arr
 
 
 @eqx.filter_jit(donate="all-except-first")
-def compiled_rounds(fixed: tuple[Setting, Array, Array, int | None, Any], state: State) -> tuple[State, Array]:
+def compiled_rounds(fixed: tuple[Setting, Any, Any, int | None, Any], state: State) -> tuple[State, Array]:
     """Rounds start to stop. The bounds are arguments: one program for every evaluation period."""
     setting, start, stop, at_once, clients_axes = fixed
     return walked(lambda setting, state: Compiled(setting, state, at_once), setting, start, stop, clients_axes, state)
@@ -214,8 +214,8 @@ def compiled_rounds(fixed: tuple[Setting, Array, Array, int | None, Any], state:
 def walked(
     walk: Callable[[Setting, State], Compiled],
     setting: Setting,
-    start: Array,
-    stop: Array,
+    start: Any,
+    stop: Any,
     clients_axes: Axes | None,
     state: State,
 ) -> tuple[State, Array]:

@@ -147,13 +147,13 @@ def _compiled(function: F) -> F:
 
 
 @_compiled
-def draw_participants(setting: Setting, round: Array, fresh: Array) -> tuple[Array, Array]:
+def draw_participants(setting: Setting, round: Any, fresh: Any) -> tuple[Array, Array]:
     """(ids, mask) of a draw, compiled: eagerly its loop would be compiled anew for each."""
     return setting.participants(round, fresh)
 
 
 @_compiled
-def _wanted(setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array) -> Any:
+def _wanted(setting: Setting, number: int, round: Any, index: Any, server: Tree, ids: Array, mask: Array) -> Any:
     stage = stage_at(setting.algorithm.round(), number)
     return stage.when(server, setting.context(round, index, ids, mask))  # type: ignore[union-attr, misc]
 
@@ -199,7 +199,7 @@ def _put(homes: Homes | None, table: Tree, ids: Array, mask: Array, rows: Tree) 
 
 @_compiled
 def _served(
-    setting: Setting, number: int, round: Array, index: Array, server: Tree, ids: Array, mask: Array, up: Tree
+    setting: Setting, number: int, round: Any, index: Any, server: Tree, ids: Array, mask: Array, up: Tree
 ) -> Tree:
     """The server's state after a step."""
     stage = stage_at(setting.algorithm.round(), number)

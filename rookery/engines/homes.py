@@ -1,7 +1,7 @@
 """Where clients live when there are several devices: who owns which, and how data and state are laid out over them.
 
-The devices of all processes form one mesh with one axis. With n clients on D devices each owns ⌈n/D⌉ of them, in the order of
-their numbers; the last ones may own fewer, and their tables are filled up with rows that nobody reads. What belongs to
+The devices of all processes form one mesh with one axis. With n clients on D devices each owns ⌈n/D⌉ of them, in the order
+of their numbers; the last ones may own fewer, and their tables are filled up with rows that nobody reads. What belongs to
 clients is sharded over the axis; everything else is on every device.
 """
 
@@ -152,8 +152,7 @@ def initial_at_home(setting: Setting, x: Array, y: Array, lanes: int | None, hom
 
     def made(algorithm: Algorithm, x: Array, y: Array) -> State:
         alone = replace(setting, algorithm=algorithm)
-        state = replace(initial_state(alone, x, y, homes.rows), round=None)
-        return state
+        return replace(initial_state(alone, x, y, homes.rows), round=None)
 
     def make(algorithm: Algorithm, x: Array, y: Array) -> State:
         if lanes is None:
@@ -165,7 +164,8 @@ def initial_at_home(setting: Setting, x: Array, y: Array, lanes: int | None, hom
     shapes = eqx.filter_eval_shape(make, setting.algorithm, x, y)
     layout = jax.tree.map(lambda spec: NamedSharding(homes.mesh, spec), state_specs(shapes, homes, lanes is not None))
     build = jax.jit(lambda arrays, x, y: make(eqx.combine(arrays, static), x, y), out_shardings=layout)
-    return replace(build(arrays, x, y), round=0)
+    started: State = replace(build(arrays, x, y), round=0)
+    return started
 
 
 def state_specs(state: State, homes: Homes, lanes: bool) -> State:
@@ -205,7 +205,7 @@ def whole(tree: Tree) -> Tree:
 def without_fill(table: Tree, homes: Homes, lanes: bool) -> Tree:
     """Tables of clients with n rows.
 
-    They stay where they are if all devices have as many clients; otherwise no layout fits, and the result is on every device.
+    They stay where they are if all devices have as many clients; otherwise no layout fits, and what is made is on every one.
     """
     if homes.n == homes.rows:
         return table
@@ -282,7 +282,11 @@ def _place_clients(clients: Clients, axes: Axes | None, homes: Homes) -> tuple[C
     )
     if axes is None:
         return placed, None
-    found = [*lower_axes, *upper_axes, *jax.tree.leaves((parts.weights, parts.server), is_leaf=lambda leaf: leaf is None)]
+    found = [
+        *lower_axes,
+        *upper_axes,
+        *jax.tree.leaves((parts.weights, parts.server), is_leaf=lambda leaf: leaf is None),
+    ]
     return placed, tuple(found)[: len(jax.tree.leaves(placed))]
 
 
@@ -357,7 +361,7 @@ def _place_split(split: Split, axes: Any, first: int, homes: Homes) -> tuple[Spl
 def _lanes(split: Split, axes: Any) -> list[Split]:
     """The split of each lane."""
     leaves, structure = jax.tree.flatten(split)
-    marks = structure.flatten_up_to(axes)
+    marks = structure.flatten_up_to(axes)  # type: ignore[attr-defined]
     number = next(leaf.shape[0] for leaf, axis in zip(leaves, marks, strict=True) if axis is not None)
     return [
         jax.tree.unflatten(structure, [leaf if m is None else leaf[i] for leaf, m in zip(leaves, marks, strict=True)])
@@ -391,7 +395,8 @@ def _rows(split: Split, used: Any) -> Tree:
     def take(leaf: Any) -> np.ndarray:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             raise TypeError("clients: examples that are random keys cannot live on several devices: give their words")
-        return np.asarray(leaf)[used]
+        found: np.ndarray = np.asarray(leaf)[used]
+        return found
 
     return jax.tree.map(take, split.data)
 

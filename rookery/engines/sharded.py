@@ -157,7 +157,7 @@ def sum_over_devices(tree: Tree) -> Tree:
 
 @eqx.filter_jit(donate="all-except-first")
 def sharded_rounds(
-    fixed: tuple[Setting, Array, Array, int | None, Axes | None, Homes], state: State
+    fixed: tuple[Setting, Any, Any, int | None, Axes | None, Homes], state: State
 ) -> tuple[State, Array]:
     """Rounds start to stop, on all devices of the mesh."""
     setting, start, stop, at_once, clients_axes, homes = fixed
@@ -271,4 +271,6 @@ def rows_at_home(homes: Homes, table: Tree, ids: Array) -> Tree:
         return sum_over_devices(jax.tree.map(lambda leaf: jnp.where(_along(here, leaf), leaf, 0), rows))
 
     specs = homes.spec(False), PartitionSpec()
-    return jax.shard_map(mapped, mesh=homes.mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(table, ids)
+    return jax.shard_map(mapped, mesh=homes.mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)(
+        table, ids
+    )

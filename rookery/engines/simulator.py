@@ -160,7 +160,9 @@ class Simulator(Engine):
         wanted = self.devices
         whole = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted >= 1
         if wanted is not None and wanted != "all" and not isinstance(wanted, Mesh) and not whole:
-            raise ValueError(f'devices must be "all", an integer of at least 1, a jax.sharding.Mesh or None, got {wanted!r}')
+            raise ValueError(
+                f'devices must be "all", an integer of at least 1, a jax.sharding.Mesh or None, got {wanted!r}'
+            )
 
     def check(self, run: Run) -> None:
         """The clients' data are here, or each process has its own."""

@@ -93,7 +93,7 @@ class Stored:
         if name in self.whole:
             leaf = self.whole[name]
             return leaf[:, first:stop] if self.lanes else leaf[first:stop]
-        pieces = []
+        pieces: list[np.ndarray] = []
         for held, path in self.parts:
             low, high = max(first, held.start) - held.start, min(stop, held.stop) - held.start
             if low < high or not pieces:  # an empty piece tells the shape

@@ -16,12 +16,12 @@ from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
 from rookery.experiment.definition import metric_names
 from rookery.experiment.engines import engine_name
-from rookery.fingerprint import fingerprint
 from rookery.experiment.folder import read_config
 from rookery.experiment.running import Plan, data_mark, go_in_folder
 from rookery.experiment.source import OWN
 from rookery.experiment.tuned import FILE, JOURNAL, forget
 from rookery.files import write
+from rookery.fingerprint import fingerprint
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
 from rookery.problem.participation import Participation, Steps
@@ -135,7 +135,8 @@ def _chosen(algorithm: Algorithm | str, folder: Path, problem: tuple[Any, ...], 
         found = tune(f, algorithm, clients, x0, y0, folder=folder / JOURNAL, **how)
         write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
         forget(folder)
-        return tell_algorithm(found.best)["rates"]
+        rates: dict[str, Any] = tell_algorithm(found.best)["rates"]
+        return rates
 
     return make_algorithm(by_name(algorithm), processes.on_first(search))
 

@@ -225,9 +225,8 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
         with _locked(folder):
             settings = settings_of(config, folder, unchanged=True)
             if config["run"].get("model_sha256") != _model(settings):
-                raise ValueError(
-                    f"{settings.options['model']} was changed since the run in {folder} began: start a new run, or put it back"
-                )
+                model = settings.options["model"]
+                raise ValueError(f"{model} was changed since the run in {folder} began: start a new run, or put it back")
             told = config.get("engine")
             chosen = engine_of(told) if engine is None else engine
             if chosen is not None:

@@ -221,7 +221,9 @@ class Clients(eqx.Module):
     def cut(self, chosen: range) -> "Clients":
         """The part that has the data of these clients alone, copied; all of them must be here."""
         if chosen.start < self.held.start or chosen.stop > self.held.stop:
-            raise ValueError(f"cut: the data of clients {chosen.start}..{chosen.stop - 1} must be here, {self.held} are")
+            raise ValueError(
+                f"cut: the data of clients {chosen.start}..{chosen.stop - 1} must be here, {self.held} are"
+            )
         if chosen == self.held:
             return self
         rows = np.arange(chosen.start, chosen.stop) - self.first

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -167,9 +166,7 @@ def _continued(run: Run, start: Any) -> State:
     state = start.state if isinstance(start, Solution) else start
     if not isinstance(state, State):
         raise TypeError(f"start must be a solution or its state, got {start!r}")
-    mine, theirs = (
-        _shapes(each, run) for each in (jax.eval_shape(run.initial_state), state)
-    )
+    mine, theirs = (_shapes(each, run) for each in (jax.eval_shape(run.initial_state), state))
     if mine != theirs:
         raise ValueError(
             f"start must be of the same algorithm, problem, clients and lanes: it holds {theirs}, this run {mine}"
@@ -177,7 +174,7 @@ def _continued(run: Run, start: Any) -> State:
     return state
 
 
-def _shapes(state: State, run: Run) -> State:
+def _shapes(state: State, run: Run) -> dict[str, Any]:
     """Shapes and dtypes; tables of clients have n rows, however many fill them up where they live."""
     n, axis = run.setting.clients.n, 0 if run.lanes is None else 1
 
@@ -190,8 +187,8 @@ def _shapes(state: State, run: Run) -> State:
             shape[axis] = n
         return tuple(shape), jnp.result_type(leaf)
 
-    parts = jax.tree.map(told, (state.server, state.died)), jax.tree.map(by_client, (state.keep, state.last))
-    return State(None, parts[0][0], *parts[1], parts[0][1])
+    shared = jax.tree.map(told, {"server": state.server, "died": state.died})
+    return {**shared, **jax.tree.map(by_client, {"keep": state.keep, "last": state.last})}
 
 
 def counters(

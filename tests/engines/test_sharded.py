@@ -52,7 +52,12 @@ def test_one_device_of_a_mesh_is_the_plain_simulator():
 
 @pytest.mark.parametrize(
     ("participation", "batch_size", "equal"),
-    [(None, None, False), (None, 2, True), (rk.Bernoulli(0.5), None, True), (rk.Replay([[0, 6], [3], [1, 2, 5]]), 2, False)],
+    [
+        (None, None, False),
+        (None, 2, True),
+        (rk.Bernoulli(0.5), None, True),
+        (rk.Replay([[0, 6], [3], [1, 2, 5]]), 2, False),
+    ],
 )
 def test_everybody_a_random_number_or_recorded_ones_with_minibatches_or_whole_sets(participation, batch_size, equal):
     task, how = parity.make_case("SimFBO")
@@ -113,7 +118,10 @@ def test_no_device_holds_the_data_or_the_state_of_more_than_its_clients():
     for table in (*jax.tree.leaves(state.keep), state.last):
         assert [shard.data.shape[0] for shard in table.addressable_shards] == [2] * 4
     clients = run.setting.clients
-    for split, sizes in ((clients.lower, [3 + i % 3 for i in range(N)]), (clients.upper, [2 + i % 2 for i in range(N)])):
+    for split, sizes in (
+        (clients.lower, [3 + i % 3 for i in range(N)]),
+        (clients.upper, [2 + i % 2 for i in range(N)]),
+    ):
         most = max(sum(sizes[first : first + 2]) for first in range(0, N, 2))
         for leaf in jax.tree.leaves(split.data):
             assert [shard.data.shape[0] for shard in leaf.addressable_shards] == [most] * 4
@@ -147,7 +155,7 @@ def test_groups_bound_what_is_computed_in_vain():
     mesh = Mesh(np.array(jax.devices()), ("clients",))
     for n, slots in ((1000, 10), (1000, 100), (10**6, 1000), (100, 64)):
         size = group_size(slots, Homes(mesh, n), None)
-        assert 1 <= size
+        assert size >= 1
         assert size - 1 < slots / 4 / SHARE
     assert group_size(100, Homes(mesh, 100), None) == 25
     assert group_size(100, Homes(mesh, 100), 10) == 10
@@ -195,8 +203,8 @@ def test_a_lane_that_diverges_is_frozen_alone():
     clients = rk.Clients([np.full((2, 1), float(i)) for i in range(N)])
     algorithms = [rk.LocalSGDA(eta_x=0.5, eta_y=0.1), rk.LocalSGDA(eta_x=1e-6, eta_y=0.1)]
     found = [
-        rk.solve_many(rk.Minimax(spoiled), algorithms, clients, np.ones(1), np.ones(1), rounds=20, keys=[0, 0], engine=engine,
-                      participation=4, progress=False)
+        rk.solve_many(rk.Minimax(spoiled), algorithms, clients, np.ones(1), np.ones(1), rounds=20, keys=[0, 0],
+                      engine=engine, participation=4, progress=False)
         for engine in (None, rk.Simulator(devices=2))
     ]  # fmt: skip
     assert found[0].diverged == found[1].diverged
@@ -220,7 +228,15 @@ def stop_at(round):
 
 
 def settings(**more):
-    run = {"task": "quadratic-bilevel", "clients": 5, "rounds": 6, "every": 3, "seeds": 2, "algorithm": "CODASCA", **more}
+    run = {
+        "task": "quadratic-bilevel",
+        "clients": 5,
+        "rounds": 6,
+        "every": 3,
+        "seeds": 2,
+        "algorithm": "CODASCA",
+        **more,
+    }
     return resolve({**run, "task": "quadratic-minimax"}, {})
 
 
@@ -296,6 +312,8 @@ def test_keys_as_examples_are_refused():
     clients = rk.Clients([jax.random.split(jax.random.key(0), 2)] * 2) if False else None
     split = rk.Split(jax.random.split(jax.random.key(0), 4), [[0, 1], [2, 3]])
     clients = rk.Clients(split)
-    setting = prepare(single(rk.Minimax(lambda x, y, b: x @ y), rk.FSGDA(), clients, np.ones(2), np.ones(2))).run.setting
+    setting = prepare(
+        single(rk.Minimax(lambda x, y, b: x @ y), rk.FSGDA(), clients, np.ones(2), np.ones(2))
+    ).run.setting
     with pytest.raises(TypeError, match="examples that are random keys"):
         place_setting(setting, None, make_homes(2, 2))

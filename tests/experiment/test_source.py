@@ -9,13 +9,13 @@ from safetensors.numpy import load_file
 
 import rookery as rk
 from rookery.experiment.captured import as_lanes, same
-from rookery.fingerprint import fingerprint
 from rookery.experiment.folder import read_config, read_run
 from rookery.experiment.running import resume_run, start_run
 from rookery.experiment.settings import resolve, settings_from
 from rookery.experiment.sites import open_site
 from rookery.experiment.source import open_source
 from rookery.experiment.sweep import sweep
+from rookery.fingerprint import fingerprint
 from tests.helpers.own_problem import MAKE, PLAIN, RIDGE
 
 

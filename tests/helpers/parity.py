@@ -3,8 +3,8 @@
     python -m tests.helpers.parity OUT NAME...                       on 1, 2 and 4 devices, beside the plain simulator
     python -m tests.helpers.parity OUT NAME... -- HOST:PORT 2 1      as process 1 of 2
 
-writes what came out to OUT, an .npz file. Seven clients, of whom four take part, hold unequal numbers of examples: neither two
-nor four devices have equal shares.
+writes what came out to OUT, an .npz file. Seven clients, of whom four take part, hold unequal numbers of examples: neither
+two nor four devices have equal shares.
 """
 
 import os
