@@ -175,7 +175,7 @@ class Side:
                     cwd=self.path,
                     env=environment,
                     preexec_fn=lambda cores=cores: os.sched_setaffinity(0, cores),
-                )  # fmt: skip
+                )
             )
         try:
             yield self
@@ -276,8 +276,8 @@ def memories(table: Table) -> None:
             found[name] = side.answers()
     one, two = found["one"][0], {key: max(each[key] for each in found["two"]) for key in found["two"][0]}
     for key in ("end", "peak"):
-        what = f"10⁶ clients with 100 kept numbers, P = 1000: memory at the {key}, {two[key]:.0f} MB of each of two processes"
-        add(table, f"{what}, times {one[key]:.0f} MB of one", two[key] / one[key], 0.6, at_least=False)
+        what = f"10⁶ clients that keep 100 numbers, P = 1000: memory at the {key}, {two[key]:.0f} MB of each of two"
+        add(table, f"{what}, processes, times {one[key]:.0f} MB of one", two[key] / one[key], 0.6, at_least=False)
     own = {name: each["peak"] - each["imported"] for name, each in (("one", one), ("two", two))}
     what = f"the same without what an idle process takes: {own['two']:.0f} MB, times {own['one']:.0f} MB"
     add(table, what, own["two"] / own["one"], 0.6, at_least=False)

@@ -9,9 +9,10 @@ import time
 import pytest
 
 from rookery import processes
-from rookery.processes import meeting, wire
+from rookery.processes import free_port, meeting, wire
 from rookery.processes.group import Group
-from tests.helpers.several import free_port, several
+from tests.helpers.marks import quick_ones, slow
+from tests.helpers.several import several
 
 pytestmark = pytest.mark.processes
 
@@ -171,7 +172,7 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("case", UNFIT)
+@pytest.mark.parametrize("case", quick_ones(UNFIT, {"0 twice", "version"}))
 def test_processes_that_do_not_fit_are_told_so_on_all_of_them(case):
     scripts, numbers, counts, line = UNFIT[case]
     with several(scripts, numbers, counts) as children:
@@ -207,6 +208,7 @@ def test_the_first_process_does_not_come():
         )
 
 
+@pytest.mark.slow
 def test_something_else_listens():
     """And says something of its own; or process 0 finds its port taken."""
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -363,7 +365,7 @@ group.exchange(2)
 """
 
 
-@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize("victim", [slow(1), 0])
 def test_a_process_is_killed_while_others_wait_for_it(victim):
     with several([IN_EXCHANGE] * 3, environments=[{"VICTIM": str(victim)}] * 3) as children:
         assert [child.told() for child in children] == ["ready"] * 3
@@ -438,6 +440,7 @@ with group.watched("do this"):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_on_its_way_out_is_ended():
     with several([UNWINDING] * 2) as children:
         assert [child.told() for child in children] == ["ready"] * 2
@@ -474,6 +477,7 @@ with group.together():
 """
 
 
+@pytest.mark.slow
 def test_an_error_reaches_a_process_that_cannot_listen():
     with several([FAILS_ALONE] * 3) as children:
         for number in (0, 2):
@@ -492,6 +496,7 @@ tell(raised(lambda: group.exchange(1)))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_leaves_too_early_is_missed():
     with several([LEAVES] * 2) as children:
         assert children[0].told() == ["Lost", f"{who(1, children[1])} has left the others"]

@@ -5,6 +5,7 @@ command has ended. CORES are those that the command may use, such as 0,1; none i
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ def main() -> int:
     mine = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     for number in mine:
         signal.signal(number, lambda number, frame: received.append(number))
+    woken = _wake_on_signals()
     child = subprocess.Popen(command)
     asked = None
     while child.poll() is None:
@@ -34,12 +36,22 @@ def main() -> int:
             asked = time.monotonic()
         if asked is not None and time.monotonic() - asked > PATIENCE:
             child.kill()
-        time.sleep(0.05)
+        if select.select([woken], [], [], 0.2)[0]:
+            os.read(woken, 64)
     if child.returncode < 0:
         for number in mine:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), -child.returncode)
     return abs(int(child.returncode))
+
+
+def _wake_on_signals() -> int:
+    """A file that can be read when a signal has come, also that the command has ended: so that it is noticed at once."""
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    return woken
 
 
 if __name__ == "__main__":

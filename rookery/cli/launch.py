@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import typer
 
 from rookery import devices as machine
 from rookery.cli.options import Devices
-from rookery.processes import SAID, say
+from rookery.processes import SAID, free_port, say
 
 SETTINGS = {"allow_interspersed_args": False}
 """What follows the first word is the command's that is launched."""
@@ -67,7 +66,7 @@ def command(
     """
     check_command(arguments)
     debug = bool(context.parent and context.parent.params.get("debug"))
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     commands = [command_of(number, processes, address, arguments, devices, debug=debug) for number in range(processes)]
     line = shlex.join(["rookery", *sys.argv[1:]])
     status = launch(commands, divide(machine.cores(), processes), {LAUNCHED: line})
@@ -103,11 +102,6 @@ def divide(cores: Sequence[int], count: int) -> list[list[int]]:
     least, more = divmod(len(cores), count)
     ends = [(number + 1) * least + min(number + 1, more) for number in range(count)]
     return [list(cores[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def launch(
@@ -193,13 +187,18 @@ class _Processes:
                 self._send(signal.SIGTERM)
             if self.stopped and not signals and time.monotonic() > since + patience + force:
                 self._send(signal.SIGKILL)
-            time.sleep(0.05)
+            time.sleep(0.02)
         self._notice()
 
     def _notice(self) -> bool:
-        """Whether one has failed; the first that is seen to have is remembered."""
+        """Whether one has failed; the first that is seen to have is remembered, before those that end because of it."""
         if self.failed is None:
-            self.failed = next((number for number, each in enumerate(self.started) if each.poll()), None)
+            failed = [number for number, each in enumerate(self.started) if each.poll()]
+            codes = [self.started[number].returncode for number in failed]
+            killed = [
+                number for number, code in zip(failed, codes, strict=True) if code < 0 and code != -signal.SIGABRT
+            ]
+            self.failed = next(iter([*killed, *failed]), None)
         return self.failed is not None
 
     def _send(self, number: int) -> None:
@@ -215,7 +214,7 @@ class _Processes:
         """Leaves nobody behind: also what a guard that was killed has left."""
         for each in self.started:
             if each.poll() is None or each.returncode < 0:  # else the guard has seen the end of it
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, PermissionError):
                     os.killpg(each.pid, signal.SIGKILL)
             each.wait()
 
@@ -229,26 +228,27 @@ class _Processes:
         """What the others said, if something went wrong and the first has not said it; and how it ended, if nobody has."""
         if self.failed is None:
             return
-        said = _lines(self.folder / "said")
-        shown = self._show_others(said)
+        told = _lines(self.folder / "said")
+        told += self._show_others(told)
         code = self.started[self.failed].returncode
-        if interrupted or (code > 0 and (self.failed == 0 or said or shown)):
+        if interrupted or (code > 0 and (self.failed == 0 or told)):
             return
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         rest = "; the others were stopped" if self.stopped else ""
-        say(f"Error: process {self.failed} {how}{rest}")
+        missed = any(f"process {self.failed} (" in each for each in told)  # what failed is told, but not how
+        say(f"{'Process' if missed else 'Error: process'} {self.failed} {how}{rest}")
 
-    def _show_others(self, said: Sequence[str]) -> bool:
-        """Shows their last lines, each one once, with the number of the process before it."""
-        known = [_bare(each) for each in said]
-        shown = False
+    def _show_others(self, said: Sequence[str]) -> list[str]:
+        """Shows their last lines, each one once, with the number of the process before it; returns them."""
+        known = [text for each in said if (text := _bare(each))]
+        shown: list[str] = []
         for number in range(1, len(self.started)):
-            for line in _lines(self.folder / str(number))[-_SHOWN:]:
+            new = [line for line in _lines(self.folder / str(number)) if line and line not in shown]
+            for line in new[-_SHOWN:]:
                 text = _bare(line)
-                if text and not any(each in text or text in each for each in known):
+                if not any(each in text or text in each for each in known):
                     say(f"process {number}: {line}")
-                    known.append(text)
-                    shown = True
+                    shown.append(line)
         return shown
 
 

@@ -100,7 +100,7 @@ class Compiled(Walk):
     def made(
         self, stage: Exchange, one: Any, own: Tree, at: Moment, seats: "Seats"
     ) -> tuple[dict[str, Any], Tree, Tree, Array]:
-        """What the server receives of an exchange, what participants keep and carry, and whether what they keep is finite."""
+        """What the server receives, what participants keep and carry, and whether what they keep is finite."""
         if self.at_once is None or self.at_once >= at.ids.shape[0]:
             up, keep, carry = jax.vmap(one)(*own)
             received = mean_of(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, up)

@@ -176,8 +176,10 @@ def _made(setting: Setting, homes: Homes | None, number: int, told: tuple[Any, .
 
     def alone(setting: Setting, told: tuple[Any, ...], first: Array, each: int) -> tuple[Tree, Tree, Tree]:
         row = told[3][told[7]] - first
-        made = work(setting, told, jnp.clip(row, 0, each - 1))
-        return on_owner(made, (row >= 0) & (row < each))
+        made: tuple[Tree, Tree, Tree] = on_owner(
+            work(setting, told, jnp.clip(row, 0, each - 1)), (row >= 0) & (row < each)
+        )
+        return made
 
     found: tuple[Tree, Tree, Tree] = at_home(alone, setting, homes, told)
     return found

@@ -27,7 +27,7 @@ from rookery.experiment.log import Log
 from rookery.files import write
 from rookery.problem.layout import dotted
 from rookery.solving.best import Best, as_numbers
-from rookery.solving.evaluate import output_of
+from rookery.solving.evaluate import keeps_output, output_of
 from rookery.solving.history import History
 
 KEPT = 2
@@ -158,11 +158,11 @@ def _read_arrays(where: Path, told: Mapping[str, Any], run: Run) -> tuple[State,
 
     def of_best_one(path: Any, _: Any) -> Any:
         name = dotted(path)
-        if name in stored.whole:
+        if name in stored.whole and not (run.group is not None and name.startswith("best.y") and by_client):
             return stored.whole[name]
-        divided = run.group is not None and run.homes is not None and run.homes.rows == everybody
-        return table(name) if divided else stored.rows(name, 0, everybody)
+        return stored.rows(name, 0, everybody) if run.group is None else table(name)
 
+    by_client = keeps_output(run)
     found = jax.tree.map_with_path(of_best_one, of_best)["best"]
     return state, as_numbers(Best(**found, metric=told["best"][0], higher_is_better=told["best"][1]))
 

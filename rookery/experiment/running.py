@@ -160,7 +160,7 @@ def _check_shared(folder: Path, seal: str) -> None:
 
 def _leave(folder: Path, settings: Settings, tasks: list[Task], solution: Solution, rivals: bool) -> None:
     """What a run that is done leaves for people; what is there already stays."""
-    if processes.current() is not None:
+    if processes.current() is not None and tasks[0].learned is not None:
         x, y = whole((solution.x, solution.y))
         solution = replace(solution, x=x, y=y)
     processes.on_first(lambda: _left(folder, settings, tasks, solution, rivals))
@@ -175,7 +175,7 @@ def _left(folder: Path, settings: Settings, tasks: list[Task], solution: Solutio
                 log(f"learned: {', '.join(names)}")
         if rivals and not (folder / RIVALS).exists():
             log("simple rivals")
-            write_rivals(folder, settings, tasks if processes.current() is None else None)
+            write_rivals(folder, settings, tasks)
     except Interrupted as stopped:
         stopped.add_note(f"Continue with: rookery resume {shlex.quote(str(folder))}")
         raise
@@ -226,7 +226,9 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
             settings = settings_of(config, folder, unchanged=True)
             if config["run"].get("model_sha256") != _model(settings):
                 model = settings.options["model"]
-                raise ValueError(f"{model} was changed since the run in {folder} began: start a new run, or put it back")
+                raise ValueError(
+                    f"{model} was changed since the run in {folder} began: start a new run, or put it back"
+                )
             told = config.get("engine")
             chosen = engine_of(told) if engine is None else engine
             if chosen is not None:

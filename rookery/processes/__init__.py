@@ -4,6 +4,7 @@ from rookery.processes.failure import Lost
 from rookery.processes.group import Group
 from rookery.processes.joining import broken, current, is_first, join, leave, on_first, together
 from rookery.processes.saying import SAID, say
+from rookery.processes.wire import free_port
 
 __all__ = [
     "SAID",
@@ -11,6 +12,7 @@ __all__ = [
     "Lost",
     "broken",
     "current",
+    "free_port",
     "is_first",
     "join",
     "leave",

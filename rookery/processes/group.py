@@ -48,6 +48,7 @@ class Group:
         self._links = dict(links)
         self._changed = threading.Condition()
         self._inbox: dict[int, deque[dict[str, Any]]] = {each: deque() for each in links}
+        self._losing = False
         self._loss: str | None = None
         self._known = False  # by the main thread
         self._parted: set[int] = set()  # who has said goodbye
@@ -310,12 +311,16 @@ class Group:
     def _lose(self, number: int, how: str) -> None:
         """From now on this process is lost: the first loss counts, whatever follows from it."""
         with self._changed:
-            if self._loss is not None or self._over or self._closed:
+            if self._losing or self._over or self._closed:
                 return
+            self._losing = True
+        if (
+            not self.number
+        ):  # before the main thread here can know and end: the others must not take it for the lost one
+            self._send_all({"kind": "lost", "number": number, "how": how}, but=number)
+        with self._changed:
             self._loss = f"{self._peers[number]} {how}"
             self._changed.notify_all()
-        if not self.number:
-            self._send_all({"kind": "lost", "number": number, "how": how}, but=number)
         threading.Thread(target=self._see_to_the_end, name="rookery-group", daemon=True).start()
 
     def _see_to_the_end(self) -> None:

@@ -19,7 +19,7 @@ from rookery.processes.failure import Lost, is_known, line_of
 from rookery.processes.group import Group
 from rookery.processes.meeting import Door, Hello, Peer, call, introduce, receive
 from rookery.processes.relay import Relay
-from rookery.processes.wire import Address, listen, read_address
+from rookery.processes.wire import Address, free_port, listen, read_address
 from rookery.stopping import end
 
 TIMEOUT = 120.0
@@ -99,8 +99,7 @@ def _named(address: Address, count: int, number: int, timeout: float) -> Group:
         return Group(0, [own.peer], {})
     here = Address("127.0.0.1", 0)
     if number == 0:
-        port = _free_port()
-        group = _receive(_listen(address, own), own, timeout, port)
+        group, port = _receive(_listen(address, own), own, timeout)
         here = here._replace(port=port)
         bind = str(here) if address.is_here else None
     else:
@@ -130,7 +129,7 @@ def _detected(timeout: float) -> Group:
     own = introduce(number, count, token=told["token"])
     if listener is not None:
         _here.door = Door(listener, token)
-        return _receive(_here.door, own, timeout)
+        return _receive(_here.door, own, timeout)[0]
     return _visit([Address(host, told["port"]) for host in told["hosts"]], own, timeout)[0]
 
 
@@ -145,14 +144,15 @@ def _listen(address: Address, own: Hello) -> Door:
     return _here.door
 
 
-def _receive(door: Door, own: Hello, timeout: float, port: int = 0) -> Group:
-    """Process 0: waits for the others, and tells them who there is."""
+def _receive(door: Door, own: Hello, timeout: float) -> tuple[Group, int]:
+    """Process 0: waits for the others, and tells them who there is and where JAX's service will be."""
     arrivals = receive(door, own, timeout)
+    port = free_port()
     peers = [own.peer, *(each.hello.peer for each in arrivals)]
     for each in arrivals:
         with suppress(OSError):  # the group notices
             each.link.send({"peers": [asdict(peer) for peer in peers], "port": port})
-    return Group(0, peers, {each.hello.peer.number: each.link for each in arrivals})
+    return Group(0, peers, {each.hello.peer.number: each.link for each in arrivals}), port
 
 
 def _visit(addresses: list[Address], own: Hello, timeout: float) -> tuple[Group, int]:
@@ -191,11 +191,6 @@ def _has_started() -> bool:
         return True
     jax.config.update(name, before)
     return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def _names_of_this_host() -> list[str]:

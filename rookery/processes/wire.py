@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import secrets
 import socket
 import struct
 import threading
@@ -146,3 +147,14 @@ def connect(address: Address, seconds: float) -> Link:
         connection.close()
         raise ConnectionRefusedError("nobody listens")
     return Link(connection)
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and that no connection is given by chance: systems take those from 32768 on.
+
+    JAX crashes if its port is taken in the meantime.
+    """
+    for _ in range(100):
+        with suppress(OSError), socket.create_server(("", secrets.choice(range(12_000, 32_000)))) as probe:
+            return int(probe.getsockname()[1])
+    raise OSError("no port between 12000 and 32000 is free")

@@ -12,7 +12,7 @@ import numpy as np
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
 from rookery.engines.base import Run, pick
-from rookery.engines.homes import here, whole, without_fill
+from rookery.engines.homes import here, whole
 from rookery.engines.sharded import losses_at_home
 from rookery.problem.measures import Losses
 from rookery.problem.problems import Flat
@@ -42,6 +42,7 @@ class Evaluation:
             self._evaluate = Losses(self._flat.problem, run.setting.clients)
             if run.clients_axes is not None:
                 self._axes = (None,) * len(jax.tree.leaves(self._flat.problem)) + run.clients_axes
+        self._rows = run.setting.clients.n if run.homes is not None else None
         self._compiles = True
 
     def __call__(self, state: State) -> dict[str, Any]:
@@ -59,16 +60,17 @@ class Evaluation:
         run = (self._algorithm, *_held(self._run, state))
         if self._compiles:
             try:
-                return _numbers(_metrics(self._flat, self._evaluate, self._axes, *run), self._lanes)
+                found = _metrics(self._flat, self._rows, self._evaluate, self._axes, *run)
+                return _numbers(found, self._lanes)
             except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
                 self._compiles = False  # evaluate uses NumPy or Python's if: then it is called as it is
         run = whole(run)
         if self._axes is None:
-            return _numbers(_by_hand(self._flat, self._evaluate, *run), None)
+            return _numbers(_by_hand(self._flat, self._rows, self._evaluate, *run), None)
         rows = []
         for lane in range(self._lanes or 0):
             one = pick(self._evaluate, self._axes, lane), *jax.tree.map(lambda leaf, lane=lane: leaf[lane], run)
-            rows.append(_numbers(_by_hand(self._flat, *one), None))
+            rows.append(_numbers(_by_hand(self._flat, self._rows, *one), None))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -86,28 +88,34 @@ def keeps_output(run: Run) -> bool:
 
 def _held(run: Run, state: State) -> tuple[Any, Any]:
     """The server's state and what clients keep: on one device, unless the output is made of what is on several."""
-    if run.homes is None:
+    if run.homes is None or keeps_output(run):
         return state.server, state.keep
-    if not keeps_output(run):
-        return here(state.server), None
-    return state.server, without_fill(state.keep, run.homes, run.lanes is not None)
+    return here(state.server), None
 
 
 def output_of(run: Run, state: State) -> tuple[Any, Any]:
-    """(x, y) of a state as pytrees."""
-    get = partial(_output, run.setting.flat)
+    """(x, y) of a state as pytrees.
+
+    A y of each client's own that is divided among processes has the rows that fill up its table: no layout fits without.
+    """
+    divided = run.homes is None or run.group is not None
+    get = partial(_output, run.setting.flat, None if divided else run.setting.clients.n)
     server, keep = _held(run, state)
     algorithm = here(run.setting.algorithm) if keep is None and run.homes is not None else run.setting.algorithm
     return (get if run.lanes is None else eqx.filter_vmap(get))(algorithm, server, keep)
 
 
-def _output(flat: Flat, algorithm: Algorithm, server: Any, keep: Any) -> tuple[Any, Any]:
+def _output(flat: Flat, rows: int | None, algorithm: Algorithm, server: Any, keep: Any) -> tuple[Any, Any]:
+    """``rows`` of what clients keep are theirs, the others only fill up."""
+    keep = keep if rows is None else jax.tree.map(lambda leaf: leaf[:rows], keep)
     x, y = algorithm.output(server, keep)
     return flat.x.unravel(x), jax.vmap(flat.y.unravel)(y) if y.ndim == 2 else flat.y.unravel(y)
 
 
-def _by_hand(flat: Flat, evaluate: Metrics, algorithm: Algorithm, server: Any, keep: Any) -> dict[str, Any]:
-    metrics = evaluate(*_output(flat, algorithm, server, keep))
+def _by_hand(
+    flat: Flat, rows: int | None, evaluate: Metrics, algorithm: Algorithm, server: Any, keep: Any
+) -> dict[str, Any]:
+    metrics = evaluate(*_output(flat, rows, algorithm, server, keep))
     if not isinstance(metrics, Mapping):
         raise TypeError(f"evaluate must return a dict of scalars, got {metrics!r}")
     return dict(metrics)
@@ -115,10 +123,10 @@ def _by_hand(flat: Flat, evaluate: Metrics, algorithm: Algorithm, server: Any, k
 
 @eqx.filter_jit
 def _metrics(
-    flat: Flat, evaluate: Metrics, axes: Axes | None, algorithm: Algorithm, server: Any, keep: Any
+    flat: Flat, rows: int | None, evaluate: Metrics, axes: Axes | None, algorithm: Algorithm, server: Any, keep: Any
 ) -> dict[str, Any]:
     """One program for every run that uses the same ``evaluate``."""
-    compute: Callable[..., dict[str, Any]] = partial(_by_hand, flat)
+    compute: Callable[..., dict[str, Any]] = partial(_by_hand, flat, rows)
     if axes is not None:
         lanes = jax.tree.unflatten(jax.tree.structure(evaluate), axes)
         compute = eqx.filter_vmap(compute, in_axes=(lanes, eqx.if_array(0), eqx.if_array(0), eqx.if_array(0)))

@@ -33,7 +33,7 @@ def assert_same(found, expected):
 
 
 def solved(task, how, **more):
-    return parity.outcome(rk.solve(*task, **how, rounds=parity.ROUNDS, every=5, progress=False, **more))
+    return parity.outcome(rk.solve(*task, **how, **{**parity.HOW, **more}))
 
 
 @pytest.mark.parametrize("name", quick_ones(rk.registry, ONE_OF_EACH_KIND - {"FedBiO", "FedSGDA+", "ASFBO", "FedNest"}))
@@ -63,9 +63,9 @@ def test_everybody_a_random_number_or_recorded_ones_with_minibatches_or_whole_se
     task, how = parity.make_case("SimFBO")
     task = (*task[:2], parity.make_clients(equal=equal), *task[3:])
     how |= {"participation": participation, "batch_size": batch_size}
-    plain = solved(task, how)
-    assert_same(solved(task, how, engine=rk.Simulator(devices=4)), plain)
-    assert_same(solved(task, how, engine=rk.Simulator(devices=3, clients_at_once=1)), plain)
+    plain = solved(task, how, evaluate=None)
+    assert_same(solved(task, how, evaluate=None, engine=rk.Simulator(devices=4)), plain)
+    assert_same(solved(task, how, evaluate=None, engine=rk.Simulator(devices=3, clients_at_once=1)), plain)
 
 
 def test_a_mesh_of_several_axes_is_taken_as_one():
@@ -141,12 +141,13 @@ def test_examples_that_clients_share_are_once_on_each_device():
 
 def test_a_solution_and_its_state_do_not_know_the_mesh():
     task, how = parity.make_case("FedBiOAcc-Local")
+    half_of_it = {**parity.HOW, "rounds": 5, "every": 5}
     whole = solved(task, how)
-    half = rk.solve(*task, **how, rounds=5, every=5, progress=False, engine=rk.Simulator(devices=4))
+    half = rk.solve(*task, **how, **half_of_it, engine=rk.Simulator(devices=4))
     assert half.y.shape == (N, 2)
     assert half.state.last.shape == (N,)
     for engine in (None, rk.Simulator(devices=3)):
-        rest = rk.solve(*task, **how, rounds=5, every=5, progress=False, engine=engine, start=half)
+        rest = rk.solve(*task, **how, **half_of_it, engine=engine, start=half)
         assert_same(parity.outcome(rest), whole)
 
 

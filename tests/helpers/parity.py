@@ -13,7 +13,13 @@ from pathlib import Path
 
 COMPILATION = "--xla_cpu_use_fusion_emitters=false"
 N = 7
-ROUNDS = 10
+
+
+def nothing(x, y):
+    return {}
+
+
+HOW = {"rounds": 10, "every": 10, "progress": False, "evaluate": nothing}
 
 
 def upper(x, y, batch):
@@ -119,14 +125,11 @@ def main(out, names, group):
     for name in names:
         if group:
             task, how = make_case(name, rk.own_clients(N))
-            sides = {"processes": rk.solve(*task, **how, rounds=ROUNDS, every=5, progress=False)}
+            sides = {"processes": rk.solve(*task, **how, **HOW)}
         else:
             task, how = make_case(name)
             engines = {"plain": None, **{str(d): rk.Simulator(devices=d) for d in (1, 2, 4)}}
-            sides = {
-                side: rk.solve(*task, **how, rounds=ROUNDS, every=5, progress=False, engine=engine)
-                for side, engine in engines.items()
-            }
+            sides = {side: rk.solve(*task, **how, **HOW, engine=engine) for side, engine in engines.items()}
         for side, solution in sides.items():
             found |= {f"{name}/{side}/{part}": value for part, value in outcome(solution).items()}
         jax.clear_caches()

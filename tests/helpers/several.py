@@ -3,7 +3,6 @@
 import json
 import os
 import queue
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rookery.processes import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -63,11 +64,6 @@ def stuck():
     tell("ready")
     jax.jit(lambda x: jax.lax.while_loop(lambda x: x >= 0, lambda x: (x + 1) % 7, x))(1).block_until_ready()
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 class Child:
