@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from rookery import processes
@@ -33,6 +34,7 @@ from rookery.files import write
 from rookery.fingerprint import examples_sum, fingerprint
 from rookery.models.choice import find_own, is_own_file
 from rookery.problem.clients import Clients
+from rookery.problem.problems import Bilevel
 from rookery.problem.validation import warn
 from rookery.solving.best import Best
 from rookery.solving.history import History
@@ -162,6 +164,8 @@ def _leave(folder: Path, settings: Settings, tasks: list[Task], solution: Soluti
     """What a run that is done leaves for people; what is there already stays."""
     if processes.current() is not None and tasks[0].learned is not None:
         x, y = whole((solution.x, solution.y))
+        if isinstance(tasks[0].problem, Bilevel) and tasks[0].problem.lower_level == "local":
+            y = jax.tree.map(lambda leaf: leaf[:, : tasks[0].clients.n], y)
         solution = replace(solution, x=x, y=y)
     processes.on_first(lambda: _left(folder, settings, tasks, solution, rivals))
 

@@ -35,7 +35,9 @@ class Solution:
     """What a run found: ``x``, ``y`` and ``history``. ``rk.solve(..., start=solution)`` goes on from here.
 
     In several processes ``y`` of each client's own, and what clients keep in ``state``, is divided among them; it may have
-    rows after those of the clients, which only fill it up. Of a batch (``solve_many``) every array has a leading axis of lanes; ``lane(i)`` is one of its runs. ``diverged``
+    rows after those of the clients, which only fill it up.
+
+    Of a batch (``solve_many``) every array has a leading axis of lanes; ``lane(i)`` is one of its runs. ``diverged``
     lists the lanes that were stopped and in which round; ``why(lane)`` looks for the cause.
     """
 

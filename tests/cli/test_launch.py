@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -191,11 +190,11 @@ while True:
 """
 
 
-def launcher(folder, *texts):
+def launcher(folder, *texts, begin=""):
     """The command of another process that launches these."""
     commands = scripts(folder, *texts)
     call = f"launch({commands!r}, {divide([], len(commands))!r}, {{}})"
-    return [sys.executable, "-c", f"import sys; from rookery.cli.launch import launch; sys.exit({call})"]
+    return [sys.executable, "-c", f"{begin}import sys; from rookery.cli.launch import launch; sys.exit({call})"]
 
 
 def until(path, text, seconds=30):
@@ -206,16 +205,15 @@ def until(path, text, seconds=30):
 
 
 def test_ctrl_c_in_a_terminal_comes_once_to_each(tmp_path):
-    pid, terminal = pty.fork()
-    if pid == 0:
-        command = launcher(tmp_path, COUNTS, COUNTS)
-        os.execv(command[0], command)
-    try:
+    ours, theirs = os.openpty()
+    begin = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    command = launcher(tmp_path, COUNTS, COUNTS, begin=begin)
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        os.close(theirs)
         until(tmp_path / "ready", "xx")
-        os.write(terminal, b"\x03")
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
-    finally:
-        os.close(terminal)
+        os.write(ours, b"\x03")
+        assert process.wait(20) == 130
+    os.close(ours)
     assert (tmp_path / "heard").read_text() == "2 2 "
     assert nobody_left(tmp_path)
 
