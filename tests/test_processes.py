@@ -24,6 +24,8 @@ def who(number, child):
 # --- what they tell each other ----------------------------------------------------------------------------------------
 
 TALK = """
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append("SIGTERM"))
 group = join()
 def fail(error, where):
     def work():
@@ -56,8 +58,6 @@ def rewritten():
             group.first(fail(OSError("disk"), 0))
         except OSError as error:
             raise OSError(f"{error}, says {number % 1}") from None
-heard = []
-signal.signal(signal.SIGTERM, lambda *_: heard.append("SIGTERM"))
 os.kill(os.getpid(), signal.SIGTERM)
 tell({
     "it is": [group.number, group.count, processes.is_first(), processes.current() is group],
@@ -89,7 +89,8 @@ tell({"waited": time.monotonic() - begin > 0.8, "left": processes.current() is N
 
 
 def test_what_processes_tell_each_other():
-    with several([TALK] * 3) as children:
+    proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # where nobody is
+    with several([TALK] * 3, environments=[proxy] * 3) as children:
         told = [child.told() for child in children]
         after = [child.told() for child in children]
         assert [child.ended() for child in children] == [(0, "")] * 3, "and JAX has nothing to say"
@@ -312,6 +313,18 @@ def test_a_message_that_is_too_large_is_not_sent(monkeypatch):
         group.exchange("x" * 200)
 
 
+def test_what_is_no_message_is_not_read():
+    """Nor is memory taken for what somebody says will come."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for text in (struct.pack(">I", 2**31), struct.pack(">I", 3) + b"{1}", struct.pack(">I", 1) + b"\xff"):
+            link = wire.connect(wire.Address(*listener.getsockname()), 5)
+            with listener.accept()[0] as other:
+                other.sendall(text)
+                with pytest.raises(wire.NoMessage):
+                    link.receive(seconds=5)
+            link.close()
+
+
 def test_a_host_that_is_gone_without_a_word_is_noticed():
     """By the system, within 13 seconds: nothing but its settings can be seen here."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -360,6 +373,7 @@ tell("ready")
 if number == int(os.environ["VICTIM"]):
     time.sleep(100)
 tell(raised(lambda: group.exchange(1)))
+time.sleep(1)  # JAX has the time to abort
 tell([processes.broken(), type(group.lost(0)).__name__])
 group.exchange(2)
 """

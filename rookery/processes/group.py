@@ -306,7 +306,7 @@ class Group:
         timer = threading.Timer(OVERDUE, self._lose, (number, how))
         timer.daemon = True
         self._overdue[number] = timer
-        pass
+        timer.start()
 
     def _lose(self, number: int, how: str) -> None:
         """From now on this process is lost: the first loss counts, whatever follows from it."""

@@ -3,11 +3,12 @@
 import atexit
 import errno
 import json
+import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -107,10 +108,11 @@ def _named(address: Address, count: int, number: int, timeout: float) -> Group:
         _here.relay = Relay(Address("127.0.0.1" if address.is_here else address.host, port))
         here, bind = _here.relay.address, None
     method = "deactivate"  # what a cluster tells is for who was told nothing
-    _initialize(
-        group, timeout, coordinator_address=str(here), num_processes=count, process_id=number,
-        coordinator_bind_address=bind, cluster_detection_method=method,
-    )  # fmt: skip
+    with _no_proxy(here.host):
+        _initialize(
+            group, timeout, coordinator_address=str(here), num_processes=count, process_id=number,
+            coordinator_bind_address=bind, cluster_detection_method=method,
+        )  # fmt: skip
     return group
 
 
@@ -179,6 +181,24 @@ def _initialize(group: Group | None, timeout: float, **where: Any) -> None:
         if group is not None:
             group.abandon(failed)
         raise failed from error
+
+
+@contextmanager
+def _no_proxy(host: str) -> Iterator[None]:
+    """JAX speaks to this host directly: gRPC would ask an HTTP proxy even for this machine, in vain and for minutes."""
+    name = "no_grpc_proxy"
+    before = os.environ.get(name)
+    usual = before or os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ[name] = f"{usual},{host}" if usual else host
+    with suppress(AttributeError):
+        jax.config.update("jax_check_proxy_envs", False)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _has_started() -> bool:
