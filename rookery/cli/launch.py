@@ -16,13 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from rookery import devices as machine
+from rookery.cli.interruption import LAUNCHED
 from rookery.cli.options import Devices
 from rookery.processes import SAID, free_port, say
 
 SETTINGS = {"allow_interspersed_args": False}
 """What follows the first word is the command's that is launched."""
-LAUNCHED = "ROOKERY_LAUNCHED"
-"""The variable with the line that started all processes, as one would type it."""
 PATIENCE = 15.0
 """Seconds that the others have to notice that one has failed, say so, and end."""
 FORCE = 10.0

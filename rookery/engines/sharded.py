@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
@@ -237,6 +238,18 @@ def _losses(setting: Setting, clients_axes: Axes | None, homes: Homes, state: St
     mapped = jax.shard_map(work, mesh=homes.mesh, in_specs=spec, out_specs=PartitionSpec(), check_vma=False)
     found: dict[str, Array] = mapped(arrays, state)
     return found
+
+
+def meet(homes: Homes) -> None:
+    """A first sum: it makes the connections between processes, and the threads that serve them."""
+    ones = homes.table(lambda first, stop: np.ones(stop - first, np.float32), False)
+    summed = jax.shard_map(
+        lambda part: jax.lax.psum(part.sum(), AXIS),
+        mesh=homes.mesh,
+        in_specs=PartitionSpec(AXIS),
+        out_specs=PartitionSpec(),
+    )
+    jax.block_until_ready(jax.jit(summed)(ones))
 
 
 # --- for one client at a time -----------------------------------------------------------------------------------------

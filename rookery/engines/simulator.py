@@ -20,7 +20,7 @@ from rookery.engines.base import Divergence, Engine, Run, Stopped
 from rookery.engines.compiled import compiled_rounds, lane_axes
 from rookery.engines.diagnose import Found, diagnose
 from rookery.engines.homes import Homes, make_homes, on_device, place_setting
-from rookery.engines.sharded import sharded_rounds
+from rookery.engines.sharded import meet, sharded_rounds
 from rookery.fingerprint import fingerprint
 from rookery.processes import Group
 from rookery.typing import Axes, Tree
@@ -184,6 +184,10 @@ class Simulator(Engine):
         setting, axes = place_setting(run.setting, run.clients_axes, homes)
         x, y = homes.everywhere((run.x, run.y))
         jax.block_until_ready(setting)  # else the first round would wait for copies
+        if homes.several:
+            with or_lost(processes.current()):
+                meet(homes)
+            devices.let_compute()
         return replace(run, setting=setting, x=x, y=y, clients_axes=axes, homes=homes)
 
     @contextmanager
