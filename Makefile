@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-optimized test-all test-federation fuzz soak kills lint bench docs clean
+.PHONY: demo test test-optimized test-all test-federation test-processes fuzz soak kills lint bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ test-all: $(VENV)/ready  ## all there is, federations of processes too: about ha
 test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: 6 to 10 minutes
 	$(BIN)/python -m pytest -m federation
 
+test-processes: $(VENV)/ready  ## runs of several processes alone: parity, resuming, kills, refusals: under 6 minutes
+	$(BIN)/python -m pytest -m "processes and slow"
+
 fuzz: $(VENV)/ready  ## what comes from outside, made up or damaged, in large numbers
 	ROOKERY_FUZZ=long $(BIN)/python -m pytest -n 2 -m fuzz
 
@@ -45,8 +48,9 @@ lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/ready-bench  ## speed, as ratios in one interleaved run
+bench: $(VENV)/ready-bench  ## speed, as ratios in one interleaved run; BEFORE=REVISION compares with that as well
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.devices $(if $(BEFORE),--before $(BEFORE))
 
 docs: $(VENV)/ready  ## the documentation as a site, in site/
 	$(BIN)/python -m mkdocs build --strict --quiet

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rookery.algorithm.setting import State
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name
 from rookery.engines.base import Engine
+from rookery.engines.simulator import Simulator
 from rookery.problem.clients import Clients
 from rookery.problem.participation import Participation, Steps
 from rookery.problem.problems import Problem
@@ -77,31 +79,41 @@ def solve(
         Diverged: a number was not finite; its ``solution`` holds what was computed before.
     """
     found = None
-    if isinstance(algorithm, str):
-        algorithm, found = _with_rates(
-            algorithm, start, problem=problem, clients=clients, x0=x0, y0=y0, rounds=rounds, key=key,
-            participation=participation, local_steps=local_steps, batch_size=batch_size, evaluate=evaluate, metric=metric,
-            higher_is_better=higher_is_better, engine=engine, progress=progress,
+    with _together(engine):
+        if isinstance(algorithm, str):
+            algorithm, found = _with_rates(
+                algorithm, start, problem=problem, clients=clients, x0=x0, y0=y0, rounds=rounds, key=key,
+                participation=participation, local_steps=local_steps, batch_size=batch_size, evaluate=evaluate,
+                metric=metric, higher_is_better=higher_is_better, engine=engine, progress=progress,
+            )  # fmt: skip
+        given = single(
+            problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
+            batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
         )  # fmt: skip
-    given = single(
-        problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
-        batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        if found is not None:
-            warnings.simplefilter("ignore")  # the search has said it
-        prepared = prepare(given)
-    solution = make_rounds(prepared, rounds, every, progress, start)
+        with warnings.catch_warnings():
+            if found is not None:
+                warnings.simplefilter("ignore")  # the search has said it
+            prepared = prepare(given)
+        solution = make_rounds(prepared, rounds, every, progress, start)
     for remark in solution.remarks:
         warn(remark)
     told = () if found is None else found.remarks
     return replace(or_diverged(solution), algorithm=algorithm, remarks=(*told, *solution.remarks))
 
 
+def _is_shared(engine: Engine | None) -> bool:
+    """Whether several processes make the run: with an engine of one device each has runs of its own."""
+    return processes.current() is not None and isinstance(engine, Simulator) and engine.devices is not None
+
+
+def _together(engine: Engine | None) -> AbstractContextManager[None]:
+    return processes.together() if _is_shared(engine) else nullcontext()
+
+
 def _with_rates(name: str, start: Any, **how: Any) -> tuple[Algorithm, Tuning | None]:
     """An algorithm that was given by name, with rates: those of the run that is continued, or those that a search finds."""
     if start is None:
-        if processes.current() is not None:
+        if _is_shared(how["engine"]):
             told = processes.on_first(lambda: tell_algorithm(tune(algorithms=name, **how).best))
             return make_algorithm(by_name(name), told["rates"]), None
         found = tune(algorithms=name, **how)
@@ -146,11 +158,12 @@ def solve_many(
     ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was. Remarks about lanes are in
     ``solution.remarks`` and are no warnings.
     """
-    given = many(
-        problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
-        batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
-    )  # fmt: skip
-    return make_rounds(prepare(given), rounds, every, progress, start)
+    with _together(engine):
+        given = many(
+            problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
+            batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
+        )  # fmt: skip
+        return make_rounds(prepare(given), rounds, every, progress, start)
 
 
 def tune(

@@ -128,6 +128,7 @@ def test_what_processes_tell_each_other():
     assert after == [{"waited": number > 0, "left": True, "again": None} for number in range(3)]
 
 
+@pytest.mark.slow
 def test_a_group_of_one():
     group = processes.join("127.0.0.1:1", 1, 0)
     try:
@@ -173,6 +174,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", quick_ones(UNFIT, {"0 twice", "version"}))
 def test_processes_that_do_not_fit_are_told_so_on_all_of_them(case):
     scripts, numbers, counts, line = UNFIT[case]
@@ -189,6 +191,7 @@ def test_processes_that_do_not_fit_are_told_so_on_all_of_them(case):
     assert line.format(*people, host=socket.gethostname(), jaxlib=meeting.version("jaxlib"), pids=pids) in said
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_come_is_named():
     script = "tell(raised(lambda: join(timeout=3)))"
     with several([script] * 2, numbers=[0, 2], counts=[4, 4]) as children:
@@ -200,6 +203,7 @@ def test_a_process_that_does_not_come_is_named():
         assert [child.ended() for child in children] == [(0, "")] * 2
 
 
+@pytest.mark.slow
 def test_the_first_process_does_not_come():
     with several(["tell(raised(lambda: join(timeout=1)))"], numbers=[1], counts=[2]) as (child,):
         kind, line = child.told()
@@ -261,6 +265,7 @@ def until_it_listens(port):
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_who_talks_garbage_or_comes_too_late_does_not_disturb(tmp_path):
     port, own = free_port(), {"counts": [2], "environments": [{"GO": str(tmp_path / "go")}]}
     with several([WAITS_FOR_A_FILE], numbers=[0], port=port, **own) as (first,):
@@ -325,6 +330,7 @@ def test_what_is_no_message_is_not_read():
             link.close()
 
 
+@pytest.mark.slow
 def test_a_host_that_is_gone_without_a_word_is_noticed():
     """By the system, within 13 seconds: nothing but its settings can be seen here."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -379,6 +385,7 @@ group.exchange(2)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [slow(1), 0])
 def test_a_process_is_killed_while_others_wait_for_it(victim):
     with several([IN_EXCHANGE] * 3, environments=[{"VICTIM": str(victim)}] * 3) as children:
@@ -431,6 +438,7 @@ with group.watched("do this"), group.watched("do that"):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_after_a_loss_is_ended():
     with several([STUCK] * 3) as children:
         assert [child.told() for child in children] == ["ready"] * 3
@@ -471,6 +479,7 @@ tell(raised(lambda: group.exchange(1)))
 """
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_was_told_of_is_a_loss():
     with several([UNTOLD] * 3) as children:
         for number in (0, 2):

@@ -94,7 +94,6 @@ def _as_needed(
 ) -> tuple[dict[str, Any], Tree, Tree]:
     """Groups of ``size`` participants until all ``count`` that are here are done. Of a stacked part the rows."""
     up_shape, carry_shape = shapes
-    ids, rows, private, keep, carry = own
 
     def zeros(leaf: Any, skip: int) -> Array:
         return jnp.zeros(leaf.shape[skip:], leaf.dtype)
@@ -104,10 +103,10 @@ def _as_needed(
         part: jax.tree.map(lambda leaf, part=part: zeros(leaf, 0 if part in stacked else 1), shape)
         for part, shape in up_shape.items()
     }
-    after = jax.tree.map(lambda leaf: zeros(leaf, 0), carry_shape)
+    after = jax.tree.map(lambda leaf: zeros(leaf, 0), (own[3], carry_shape))  # not what is read: it would be copied
 
-    def group(number: Array, done: tuple[Tree, Tree, Tree]) -> tuple[Tree, Tree, Tree]:
-        received, kept, carried = done
+    def group(number: Array, done: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+        received, after = done
         first = number * size
 
         def cut(tree: Tree) -> Tree:
@@ -116,17 +115,17 @@ def _as_needed(
         def put(tree: Tree, part: Tree) -> Tree:
             return jax.tree.map(lambda a, b: jax.lax.dynamic_update_slice_in_dim(a, b, first, 0), tree, part)
 
-        up, new_keep, new_carry = jax.vmap(one)(*cut((ids, rows, private, kept, carry)))
+        up, *held = jax.vmap(one)(*cut(own))
         made = combine(cut(weights), up)
         received = {
             part: put(old, made[part]) if part in stacked else jax.tree.map(jnp.add, old, made[part])
             for part, old in received.items()
         }
-        return received, put(kept, new_keep), put(carried, new_carry)
+        return received, put(after, tuple(held))
 
     groups = (count + size - 1) // size
-    done: tuple[dict[str, Any], Tree, Tree] = jax.lax.fori_loop(0, groups, group, (start, keep, after))
-    return done
+    received, (keep, carry) = jax.lax.fori_loop(0, groups, group, (start, after))
+    return received, keep, carry
 
 
 def _in_slots(rows: Array, seats: Seats, slots: int) -> Array:

@@ -116,6 +116,7 @@ def test_the_first_has_the_terminal_and_the_others_are_not_heard(tmp_path, capfd
     assert nobody_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_the_others_say_is_shown_when_one_fails(tmp_path, capfd):
     """Unless the first has said it, in the same words or as part of a line."""
     first = "say('Error: process 1 (here, process id 5): no file'); sys.exit(2)"
@@ -132,6 +133,7 @@ def test_what_the_others_say_is_shown_when_one_fails(tmp_path, capfd):
     ]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_named(tmp_path, capfd):
     status = launched(tmp_path, "time.sleep(0.5); say('Error: out of luck'); sys.exit(1)",
                       "os.kill(os.getpid(), signal.SIGKILL)", patience=5)  # fmt: skip
@@ -145,11 +147,13 @@ def test_a_process_that_is_killed_is_named(tmp_path, capfd):
     ]
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_without_a_word_is_named(tmp_path, capfd):
     assert launched(tmp_path, "time.sleep(0.3)", "sys.exit(3)", patience=5) == 3
     assert capfd.readouterr().err == "Error: process 1 ended with status 3\n"
 
 
+@pytest.mark.slow
 def test_the_others_are_stopped_when_one_fails(tmp_path, capfd):
     """Those that do not notice by themselves, at first politely."""
     polite = "signal.signal(signal.SIGTERM, lambda *_: (leave('asked', 'once'), sys.exit(143))); time.sleep(60)"
@@ -163,12 +167,14 @@ def test_the_others_are_stopped_when_one_fails(tmp_path, capfd):
     assert nobody_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_killed_leaves_nobody_behind(tmp_path, capfd):
     assert launched(tmp_path, "time.sleep(0.5)", "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)") == 137
     assert "Error: process 1 was ended by SIGKILL" in capfd.readouterr().err
     assert nobody_left(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
 def test_each_process_has_its_cores(tmp_path, capfd):
     core = min(os.sched_getaffinity(0))
@@ -204,6 +210,7 @@ def until(path, text, seconds=30):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_comes_once_to_each(tmp_path):
     ours, theirs = os.openpty()
     begin = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -229,6 +236,7 @@ def test_sigterm_comes_once_to_each_and_their_status_is_ours(tmp_path):
     assert nobody_left(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_killed_leaves_nobody_behind(tmp_path):
     with subprocess.Popen(launcher(tmp_path, COUNTS, COUNTS)) as process:
         until(tmp_path / "ready", "xx")
