@@ -29,7 +29,7 @@ FLOORS = (
     ("problem",),
     ("models", "datasets"),
     ("processes",),
-    ("names", "files", "fingerprint", "modules", "devices", "processes", "stopping", "typing", "_importing"),
+    ("names", "files", "fingerprint", "modules", "devices", "stopping", "typing", "_importing"),
 )
 """A room imports from those below it only."""
 LONGEST = 450

@@ -49,10 +49,11 @@ from rookery.cli.rates import as_unit, rates_from, tuned
 from rookery.cli.track import check_trackers, tracked
 from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
+from rookery.experiment.checkpoint import digest
 from rookery.experiment.running import check_new, start_run
-from rookery.experiment.settings import settings_from
+from rookery.experiment.settings import Settings, settings_from
 from rookery.experiment.tuned import Budget
-from rookery.processes import is_first, on_first
+from rookery.processes import current, is_first, on_first
 from rookery.tuning.tune import BUDGET
 
 
@@ -138,6 +139,7 @@ def command(
                 "--devices and several processes are for --engine simulator: nodes of Flower have their own"
             )
         settings = settings_from(task, given, set_ or [])
+        _check_same(settings)
         folder = Path(on_first(lambda: str(new_folder(settings, settings.algorithm)))) if out is None else out
         on_first(lambda: check_new(folder))
         again = f"Continue with: {command_line()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")
@@ -156,3 +158,10 @@ def command(
             how["engine"] = Simulator(devices=used)
         with tracked(trackers if is_first() else [], folder) as watch:
             finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)
+
+
+def _check_same(settings: Settings) -> None:
+    """All processes were started with the same options; where the problem's file lies may differ between machines."""
+    if (group := current()) is not None:
+        tables: dict[str, Any] = settings.tables()
+        group.same("options", digest({**tables, "run": {**tables["run"], "task": ""}, "data": None}))

@@ -134,6 +134,13 @@ def make_homes(devices: Any, n: int) -> Homes:
         raise ValueError(f"devices: every process needs one, those of {', '.join(map(str, sorted(missing)))} have none")
     if homes.mine != list(range(homes.mine[0], homes.mine[-1] + 1)):
         raise ValueError("devices: those of a process must stand side by side in the mesh")
+    first = {device.process_index: place for place, device in reversed(list(enumerate(chosen)))}
+    idle = [process for process, place in sorted(first.items()) if place * homes.each >= n]
+    if idle and homes.several:
+        raise ValueError(
+            f"devices: {n} clients, {homes.each} on each of {homes.devices} devices, leave none for process "
+            f"{', '.join(map(str, idle))}: take fewer processes or devices"
+        )
     return homes
 
 
@@ -195,9 +202,9 @@ def whole(tree: Tree) -> Tree:
     """Arrays of which this process has a part, whole and in its memory; all processes must ask for it at once."""
 
     def get(leaf: Any) -> Any:
-        if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
-            return np.asarray(leaf) if isinstance(leaf, Array) else leaf
-        return process_allgather(leaf, tiled=True)
+        if not isinstance(leaf, Array) or leaf.is_fully_addressable:
+            return leaf
+        return leaf.addressable_data(0) if leaf.is_fully_replicated else process_allgather(leaf, tiled=True)
 
     return jax.tree.map(get, tree)
 

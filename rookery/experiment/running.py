@@ -359,6 +359,8 @@ def _go(
                 warn(remark)
         told = write_arrays(folder / "result", named(found), prepared.run)
         log(f"done: result.safetensors has the SHA-256 {told['arrays']}")
+        for number, part in enumerate(told.get("parts", ())):
+            log(f"done: the part of process {number} has the SHA-256 {part['arrays']}")
         return made
 
     try:

@@ -15,6 +15,7 @@ from rookery.engines.base import Divergence, Run, Stopped
 from rookery.engines.homes import without_fill
 from rookery.problem.oracles import UNITS
 from rookery.problem.validation import check_count
+from rookery.processes import Group
 from rookery.solving.best import Best, begun, improved
 from rookery.solving.evaluate import Evaluation, output_of
 from rookery.solving.history import History
@@ -60,6 +61,8 @@ def make_rounds(
         elif best is None or (best.metric, best.higher_is_better) != (prepared.metric, prepared.higher_is_better):
             best = _judged(prepared, state, evaluate(state))  # nobody has looked for it: it begins here
     end = int(state.round) + rounds
+    if run.group is not None:
+        _check_same(run.group, {"rounds": end, "start": int(state.round), "every": every, "metric": prepared.metric})
     before = history.rows[-1] if history.rows else None
     seconds = before["seconds"] if before is not None else 0.0
     activity: Any = 0
@@ -130,6 +133,15 @@ def finished(prepared: Prepared, state: State, history: History, best: Best | No
         remarks = remarks_of(history, prepared.metric, prepared.higher_is_better, run.lanes, stopped, kept)
     best = None if best is None else best.on_device()
     return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None, best, remarks)
+
+
+def _check_same(group: Group, numbers: Mapping[str, Any]) -> None:
+    """Processes that make other rounds than the first would wait for it for ever."""
+    for number, told in enumerate(group.exchange(dict(numbers))):
+        for name, value in told.items():
+            if value != (first := numbers[name]) or type(value) is not type(first):
+                who = f"process {number} has {value}, process {group.number} has {first}"
+                raise ValueError(f"{name}: all processes must be given the same, {who}")
 
 
 def _judged(prepared: Prepared, state: State, metrics: Mapping[str, Any]) -> Best | None:

@@ -244,9 +244,11 @@ def test_processes_with_other_problems_or_bad_data_are_refused_in_one_line_each(
         assert len(told.splitlines()) == 1, told
         assert "problem: all processes must be given the same, process 1 has another than process 0" in told
     assert not (here / "a").exists()
-    found = both(here, [line, [*line, "--seed", "5"]])
-    assert [status for status, _ in found] == [2, 2]
-    assert all("key" in told and len(told.splitlines()) == 1 for _, told in found), found
+    for option in (["--seed", "5"], ["--rounds", "7"], ["--set", "eta_x=0.5"]):
+        found = both(here, [line, [*line, *option]])
+        assert [status for status, _ in found] == [2, 2]
+        same = "all processes must be given the same options"
+        assert all(same in told and len(told.splitlines()) == 1 for _, told in found), found
 
     draws = "rng.standard_normal((5 + partition, 3))"
     (here / "nested.py").write_text(PROBLEM.replace(draws, f"{draws} * (np.nan if partition == 7 else 1)"))
@@ -263,8 +265,7 @@ import numpy as np
 import rookery as rk
 from tests.helpers import parity
 
-if len(sys.argv) > 2:
-    rk.join(sys.argv[2], 2, int(sys.argv[3]))
+group = rk.join(sys.argv[2], 2, int(sys.argv[3]))
 chosen = rk.own_clients(parity.N)
 task = rk.Minimax(parity.objective), parity.make_clients(chosen)
 how = {"rounds": 20, "participation": 3, "local_steps": 2, "batch_size": 2, "progress": False}
@@ -278,6 +279,11 @@ try:
     rk.solve(task[0], rk.FedSGDAPlus(eta_x=1e200), task[1], np.ones(2), np.ones(2), **how)
 except rk.Diverged as diverged:
     print("diverged:", diverged)
+for wrong in ({"rounds": 5 + group.number}, {"local_steps": 1 + group.number}):
+    try:
+        rk.solve(task[0], found.algorithm, task[1], np.ones(2), np.ones(2), **{**how, **wrong})
+    except ValueError as error:
+        print(*wrong, "all processes must be given the same" in str(error))
 print(repr(found.algorithm), np.asarray(more.x).tolist(), more.history.last["objective"])
 rk.leave()
 """
@@ -301,4 +307,5 @@ def test_a_script_searches_solves_continues_diverges_and_runs_in_a_folder(tmp_pa
     assert lines[0] == lines[1]
     assert lines[0][0].startswith("diverged: ")
     assert "not finite in round" in lines[0][0]
+    assert lines[0][1:3] == ["rounds True", "local_steps True"]
     assert (tmp_path / "folder" / "result.safetensors").exists()
