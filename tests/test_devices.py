@@ -174,6 +174,7 @@ def test_convolutions_of_both_kinds_are_the_same(shape, size, padding):
     assert_same_derivatives(lambda key: Conv(shape[-1], 4, key, size=size, padding=padding), shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -189,6 +190,7 @@ def test_networks_of_both_kinds_are_the_same(make, shape):
     assert_same_derivatives(make, shape)
 
 
+@pytest.mark.slow
 def test_blank_pixels():
     """As most of a digit: all four values of a maximum are equal, and both kinds must send the gradient to the same one.
 
@@ -270,6 +272,7 @@ rookery.devices.kind()
 """
 
 
+@pytest.mark.slow
 def test_importing_does_not_start_the_device():
     """On a platform that does not exist the first question fails, and importing does not."""
     elsewhere = {**os.environ, "JAX_PLATFORMS": "nonesuch"}

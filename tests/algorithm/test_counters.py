@@ -168,12 +168,12 @@ def expect(row, history, work):
 def only_traced(work):
     """An engine that computes nothing: every step of the round was executed by ``work`` participants."""
 
-    def advance(setting, state, rounds, at_once, lanes=None):
+    def advance(run, state, rounds, at_once, lanes=None):
         def multiples(steps):
             for step in steps:
                 yield from [step.count * m for m in multiples(step.stages)] if isinstance(step, rk.Repeat) else [1]
 
-        times_ = list(multiples(setting.algorithm.round()))
+        times_ = list(multiples(run.setting.algorithm.round()))
         activity = [[[m * r, m * p, m * s] for r, (p, s) in zip((ROUNDS, 1), work, strict=True)] for m in times_]
         return replace(state, round=ROUNDS), np.asarray(activity)
 
