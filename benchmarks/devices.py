@@ -275,20 +275,20 @@ def measure(table: Table, before: Path | None = None) -> None:
 
 
 def memories(table: Table) -> None:
-    """n = 10⁶ clients that keep 100 numbers each, in one process and in two."""
+    """n = 10⁶ clients that keep 100 numbers each, in one process and in two; and what a tiny run takes, the floor of both."""
     from benchmarks.speed import add
 
-    found = {}
-    for name, cores, devices in (("one", [{0, 1}], 0), ("two", [{0}, {1}], 1)):
-        with Side("memory", cores, devices=devices).running() as side:
-            found[name] = side.answers()
-    one, two = found["one"][0], {key: max(each[key] for each in found["two"]) for key in found["two"][0]}
-    for key in ("end", "peak"):
-        what = f"10⁶ clients that keep 100 numbers, P = 1000: memory at the {key}, {two[key]:.0f} MB of each of two"
-        add(table, f"{what}, processes, times {one[key]:.0f} MB of one", two[key] / one[key], 0.6, at_least=False)
-    own = {name: each["peak"] - each["imported"] for name, each in (("one", one), ("two", two))}
-    what = f"the same without what an idle process takes: {own['two']:.0f} MB, times {own['one']:.0f} MB"
-    add(table, what, own["two"] / own["one"], 0.6, at_least=False)
+    def peak(cores: Sequence[set[int]], devices: int, **size: int) -> float:
+        with Side("memory", cores, devices=devices, more={"size": size}).running() as side:
+            return max(answer["peak"] for answer in side.answers())
+
+    one, two = peak([{0, 1}], 0), peak([{0}, {1}], 1)
+    least, least_of_two = peak([{0, 1}], 0, n=2000), peak([{0}, {1}], 1, n=2000)
+    what = "10⁶ clients that keep 100 numbers, P = 1000: memory of each of two processes"
+    add(table, f"{what}, {two:.0f} MB, times {one:.0f} MB of one", two / one, 0.6, at_least=False)
+    own = two - least_of_two, one - least
+    told = f"{what}, above that of 2000 clients, {own[0]:.0f} MB, times {own[1]:.0f} MB of one"
+    add(table, told, own[0] / own[1], 0.6, at_least=False)
 
 
 @contextmanager
