@@ -275,7 +275,7 @@ def measure(table: Table, before: Path | None = None) -> None:
 
 
 def memories(table: Table) -> None:
-    """n = 10⁶ clients that keep 100 numbers each, in one process and in two; and what a tiny run takes, the floor of both."""
+    """n = 10⁶ clients that keep 100 numbers each, in one process and in two, and what a tiny run takes, their floor."""
     from benchmarks.speed import add
 
     def peak(cores: Sequence[set[int]], devices: int, **size: int) -> float:
