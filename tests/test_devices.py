@@ -7,8 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from threading import Thread
 
 import equinox as eqx
 import jax
@@ -73,7 +73,7 @@ def test_pretending_reaches_threads_and_ends_whatever_happens():
 
     def fails():
         with devices.pretend("tpu"):
-            thread = Thread(target=lambda: heard.append(devices.kind()))
+            thread = threading.Thread(target=lambda: heard.append(devices.kind()))
             thread.start()
             thread.join()
             with devices.pretend("gpu"):
@@ -293,3 +293,28 @@ def test_nobody_else_asks_for_the_device():
             if path.name != "devices.py" and re.search(ASKED, line):
                 found.append(f"{path.relative_to(ROOT)}:{number} {line.strip()}")
     assert not found, "what differs by device belongs into rookery/devices.py:\n" + "\n".join(found)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the system has no such threads")
+def test_other_threads_give_way_to_this_one():
+    done, ready = threading.Event(), threading.Event()
+    told = []
+
+    def wait():
+        told.append(threading.get_native_id())
+        ready.set()
+        done.wait(60)
+
+    other = threading.Thread(target=wait)
+    other.start()
+    try:
+        ready.wait(60)
+        with devices.pretend("gpu"):
+            devices.let_compute()
+        assert os.sched_getscheduler(told[0]) == os.SCHED_OTHER
+        devices.let_compute()
+        assert os.sched_getscheduler(told[0]) == os.SCHED_BATCH
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    finally:
+        done.set()
+        other.join()
