@@ -166,7 +166,11 @@ def _leave(folder: Path, settings: Settings, tasks: list[Task], solution: Soluti
         x, y = whole((solution.x, solution.y))
         if isinstance(tasks[0].problem, Bilevel) and tasks[0].problem.lower_level == "local":
             y = jax.tree.map(lambda leaf: leaf[:, : tasks[0].clients.n], y)
-        solution = replace(solution, x=x, y=y)
+        died: Any = np.asarray(solution.state.died)
+        state = State(
+            solution.state.round, None, None, died, died
+        )  # of the rest the first process alone must touch nothing
+        solution = replace(solution, x=x, y=y, state=state)
     processes.on_first(lambda: _left(folder, settings, tasks, solution, rivals))
 
 
