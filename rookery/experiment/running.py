@@ -142,9 +142,20 @@ def start_run(
         with _locked(folder):
             seal = processes.on_first(write_all)
             _check_shared(folder, seal)
-            solution = _go(folder, Plan.of(settings), prepared, seal, None, **how)
-            _leave(folder, settings, tasks, solution, rivals)
+            with _or_resumed(folder):
+                solution = _go(folder, Plan.of(settings), prepared, seal, None, **how)
+                _leave(folder, settings, tasks, solution, rivals)
             return solution
+
+
+@contextmanager
+def _or_resumed(folder: Path) -> Iterator[None]:
+    """A run that ends because another process is lost, in whatever it was doing, says how it continues."""
+    try:
+        yield
+    except processes.Lost as error:
+        again = f"rookery resume {shlex.quote(str(folder))}"
+        raise error if again in str(error) else processes.Lost(f"{error}; {again} continues from there") from None
 
 
 @contextmanager
@@ -247,8 +258,9 @@ def resume_run(folder: Path, engine: Engine | None = None, **how: Any) -> Soluti
                     f"{settings.task} does not make the data any more with which the run in {folder} began: start a new run"
                 )
             seal = config["checksum"]["sha256"]
-            solution = _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
-            _leave(folder, settings, tasks, solution, bool(config["run"].get("rivals", False)))
+            with _or_resumed(folder):
+                solution = _go(folder, Plan.of(settings), prepared, seal, newest(folder, prepared.run, seal), **how)
+                _leave(folder, settings, tasks, solution, bool(config["run"].get("rivals", False)))
             return solution
 
 
