@@ -25,6 +25,7 @@ LINES = (
     "run fair-classification --seed 1 --every 2 --clients-at-once 4 --checkpoint-seconds 1 --engine flower --nodes 2",
     "run settings.toml --rounds 3 --set algorithm.eta_x=1 --set task.hidden=3",
     "run ridge.py --rounds 3 --set size=5 --set FedBiO.eta_x=1 --out own",
+    "run ridge.py --devices 2 --rounds 3",
     "compare ridge.py:make --algorithms FedBiO,MeFBO --set FedBiO.eta_x=0.1 --set gamma_x=1 --out own",
     "sweep ridge.py --grid eta_x=0.1,0.2 --out own",
     "tune ridge.py --algorithms FedBiO,MeFBO --budget 5 --unit calls --rounds 3 --out own",
