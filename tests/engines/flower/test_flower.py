@@ -604,7 +604,7 @@ class Shrinking(Careful):
     def __init__(self, case, answered):
         run = case.prepare()
         state = run.initial_state()
-        super().__init__(run.setting, 0, state.last, state.keep)
+        super().__init__(run.setting, 0, state, None)
         self.answered = iter(answered)
         ids, mask = run.setting.participants(0, 0)
         self.end = self.run(run.setting.algorithm.round(), Moment(state.server, state.keep, None, ids, mask, -1))
