@@ -55,6 +55,11 @@ class Run:
         """The processes that make this run together; None if it is this one alone."""
         return processes.current() if self.homes is not None and self.homes.several else None
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that shows, and writes what is not its own clients'."""
+        return self.group is None or self.group.number == 0
+
     def take(self, state: State) -> State:
         """A copy of a state, of whatever engine, where this run has it."""
         return take_state(state, self.homes, self.lanes is not None)

@@ -71,7 +71,7 @@ class Careful(Walk):
         if self.ended is not None or not self._wanted(stage, at, index, number):
             return at
         if stage.draw == "fresh":
-            self.table = _put(self.homes, self.table, at.ids, at.mask, at.keep)
+            self.table = _put(self.table, at.ids, at.mask, at.keep)
             at = self.drawn(at.server, at.draws + 1)
         else:
             at = replace(at, draws=max(at.draws, 0))
@@ -194,7 +194,7 @@ def _get(homes: Homes | None, table: Tree, ids: Array) -> Tree:
 
 
 @_compiled
-def _put(homes: Homes | None, table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
+def _put(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
     """A table with new rows of these clients; XLA finds out where they live."""
     return put_rows(table, ids, mask, rows)
 

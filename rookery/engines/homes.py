@@ -7,7 +7,7 @@ clients is sharded over the axis; everything else is on every device.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -64,8 +64,7 @@ class Homes:
     @property
     def own(self) -> range:
         """The clients that live in this process."""
-        first = min(self.mine[0] * self.each, self.n)
-        return range(first, min((self.mine[-1] + 1) * self.each, self.n))
+        return range(self.on(self.mine[0]).start, self.on(self.mine[-1]).stop)
 
     def on(self, place: int) -> range:
         """The clients of one device."""
@@ -102,10 +101,7 @@ class Homes:
         parts = []
         for place in self.mine:
             own = self.on(place)
-            part = np.asarray(rows(own.start, own.stop))
-            fill = [(0, 0)] * part.ndim
-            fill[int(lanes)] = (0, self.each - len(own))
-            parts.append(np.pad(part, fill))
+            parts.append(filled(np.asarray(rows(own.start, own.stop)), self.each, int(lanes), "constant"))
         return self.assembled(parts, lanes)
 
     def assembled(self, parts: Sequence[np.ndarray], lanes: bool) -> Array:
@@ -115,6 +111,13 @@ class Homes:
         devices = [self.mesh.devices.flat[place] for place in self.mine]
         placed = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
         return jax.make_array_from_single_device_arrays(tuple(shape), self.sharding(lanes), placed)
+
+
+def filled(part: np.ndarray, length: int, axis: int, mode: Literal["edge", "constant"]) -> np.ndarray:
+    """An array of this length, by rows that nobody reads: 0, or the last one again where there is any."""
+    fill = [(0, 0)] * part.ndim
+    fill[axis] = (0, length - part.shape[axis])
+    return np.pad(part, fill, mode=mode if part.shape[axis] else "constant")
 
 
 def make_homes(devices: Any, n: int) -> Homes:
@@ -198,13 +201,18 @@ def here(tree: Tree) -> Tree:
     return jax.tree.map(get, tree)
 
 
+def is_divided(leaf: Any) -> bool:
+    """Whether this process has a part of an array only."""
+    return isinstance(leaf, Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+
+
 def whole(tree: Tree) -> Tree:
     """Arrays of which this process has a part, whole and in its memory; all processes must ask for it at once."""
 
     def get(leaf: Any) -> Any:
         if not isinstance(leaf, Array) or leaf.is_fully_addressable:
             return leaf
-        return leaf.addressable_data(0) if leaf.is_fully_replicated else process_allgather(leaf, tiled=True)
+        return process_allgather(leaf, tiled=True) if is_divided(leaf) else leaf.addressable_data(0)
 
     return jax.tree.map(get, tree)
 
@@ -216,18 +224,12 @@ def without_fill(table: Tree, homes: Homes, lanes: bool) -> Tree:
     """
     if homes.n == homes.rows:
         return table
-    cut = _lanes_cut if lanes else _cut
-    return cut(table, homes.n)
+    return _cut(table, homes.n, lanes)
 
 
 @eqx.filter_jit
-def _cut(table: Tree, n: int) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[:n], table)
-
-
-@eqx.filter_jit
-def _lanes_cut(table: Tree, n: int) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[:, :n], table)
+def _cut(table: Tree, n: int, lanes: bool) -> Tree:
+    return jax.tree.map(lambda leaf: leaf[:, :n] if lanes else leaf[:n], table)
 
 
 def take_state(state: State, homes: Homes | None, lanes: bool) -> State:
@@ -335,13 +337,7 @@ def _place_split(split: Split, axes: Any, first: int, homes: Homes) -> tuple[Spl
         return homes.assembled(parts if several else [part[0] for part in parts], several)
 
     def example(*parts: np.ndarray) -> Array:
-        axis = int(own_data)
-        full = []
-        for part in parts:
-            fill = [(0, 0)] * part.ndim
-            fill[axis] = (0, facts["examples"] - part.shape[axis])
-            full.append(np.pad(part, fill, mode="edge" if part.shape[axis] else "constant"))
-        return homes.assembled(full, own_data)
+        return homes.assembled([filled(part, facts["examples"], int(own_data), "edge") for part in parts], own_data)
 
     placed = eqx.tree_at(
         lambda each: (each.data, each.index, each.start, each.size),
@@ -385,7 +381,7 @@ def _hold(lanes: Sequence[Split], own_data: bool, clients: range, first: int) ->
         pairs = [compact(each) for each in rows]
         data = [_rows(split, used) for split, (used, _) in zip(lanes, pairs, strict=True)]
         longest = max(_length(each, False) for each in data)
-        data = jax.tree.map(lambda *parts: np.stack([_padded(part, longest) for part in parts]), *data)
+        data = jax.tree.map(lambda *parts: np.stack([filled(part, longest, 0, "edge") for part in parts]), *data)
     else:
         used, index = compact(np.concatenate(rows))
         places = np.arange(sum(map(len, rows))) if index is None else index
@@ -406,11 +402,6 @@ def _rows(split: Split, used: Any) -> Tree:
         return found
 
     return jax.tree.map(take, split.data)
-
-
-def _padded(part: np.ndarray, length: int) -> np.ndarray:
-    fill = [(0, length - len(part))] + [(0, 0)] * (part.ndim - 1)
-    return np.pad(part, fill, mode="edge" if len(part) else "constant")
 
 
 def _length(data: Tree, lanes: bool) -> int:

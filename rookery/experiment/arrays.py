@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import load, save
 
 from rookery.engines.base import Run
+from rookery.engines.homes import is_divided
 from rookery.files import write
 from rookery.problem.layout import dotted
 
@@ -45,7 +46,7 @@ def write_arrays(where: Path, arrays: Mapping[str, Any], run: Run) -> dict[str, 
     group, homes = run.group, run.homes
     if group is None or homes is None:
         return _written(file_of(where), {name: np.asarray(leaf, order="C") for name, leaf in arrays.items()})
-    divided = {name: leaf for name, leaf in arrays.items() if _is_divided(leaf)}
+    divided = {name: leaf for name, leaf in arrays.items() if is_divided(leaf)}
     own = {name: _own_rows(leaf, len(homes.own), run.lanes is not None) for name, leaf in divided.items()}
     with group.together():
         mine = {"rows": [homes.own.start, homes.own.stop]}
@@ -64,10 +65,6 @@ def _written(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     body = save(dict(arrays))
     write(path, body)
     return {"bytes": len(body), "arrays": hashlib.sha256(body).hexdigest()}
-
-
-def _is_divided(leaf: Any) -> bool:
-    return isinstance(leaf, Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
 
 
 def _own_rows(leaf: Array, count: int, lanes: bool) -> np.ndarray:

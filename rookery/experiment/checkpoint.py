@@ -61,7 +61,7 @@ def save_checkpoint(folder: Path, found: Checkpoint, seal: str, run: Run) -> Non
     name = f"round-{state.round:08d}"
     arrays = named(replace(state, round=None)) | ({} if best is None else named(_table(best)))
     told = write_arrays(where / name, arrays, run)
-    if not is_first(run):
+    if not run.is_first:
         return
     manifest: dict[str, Any] = {"round": int(state.round), "config": seal, **told, "history": found.history.as_csv()}
     manifest |= {"memory": dict(found.memory), "best": None if best is None else [best.metric, best.higher_is_better]}
@@ -73,11 +73,6 @@ def save_checkpoint(folder: Path, found: Checkpoint, seal: str, run: Run) -> Non
     for path in where.glob("round-*.safetensors"):
         if path.name.partition(".")[0] not in kept:
             path.unlink(missing_ok=True)
-
-
-def is_first(run: Run) -> bool:
-    """Whether this process is the one that writes what is not its own clients'."""
-    return run.group is None or run.group.number == 0
 
 
 def manifests(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:
@@ -101,7 +96,7 @@ def _table(best: Best) -> dict[str, Any]:
 
 def newest(folder: Path, run: Run, seal: str) -> Checkpoint | None:
     """The newest checkpoint that is whole, for every process of the run; None if there is none."""
-    log = Log(folder / "log.txt", is_first(run))
+    log = Log(folder / "log.txt", run.is_first)
 
     def leave_out(path: Path, why: Any) -> None:
         log(f"warning: checkpoint {path.stem} is damaged and left out: {why}", stderr=True)

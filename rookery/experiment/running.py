@@ -22,7 +22,7 @@ from rookery.engines.base import Engine, EngineError
 from rookery.engines.homes import own_clients, whole
 from rookery.engines.simulator import Simulator
 from rookery.experiment.arrays import named, write_arrays
-from rookery.experiment.checkpoint import Checkpoint, is_first, newest, save_checkpoint
+from rookery.experiment.checkpoint import Checkpoint, newest, save_checkpoint
 from rookery.experiment.engines import check_same, engine_of, engine_table
 from rookery.experiment.environment import environment
 from rookery.experiment.folder import as_read, locked, metrics, read_config, write_config
@@ -311,7 +311,7 @@ def _go(
     checkpoint_seconds: float = 10.0,
     watch: Callable[[State, History], None] | None = None,
 ) -> Solution:
-    group, first = prepared.run.group, is_first(prepared.run)
+    group, first = prepared.run.group, prepared.run.is_first
     log = Log(folder / "log.txt", first)
     again = again or f"rookery resume {shlex.quote(str(folder))}"
     done = 0 if start is None else int(start.state.round)

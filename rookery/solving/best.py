@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.engines.homes import is_divided
+
 
 @dataclass(frozen=True)
 class Best:
@@ -55,7 +57,7 @@ def improved(best: Best, value: Any, round: Any, output: Callable[[], tuple[Any,
     def chosen(new: Any, old: Any) -> Any:
         if not _is_array(new):
             return old
-        where = jnp.where if _is_divided(new) else np.where
+        where = jnp.where if is_divided(new) else np.where
         return where(wins.reshape(wins.shape + (1,) * (new.ndim - wins.ndim)), new, old)
 
     x, y = jax.tree.map(chosen, _on_host(output()), (best.x, best.y))
@@ -72,15 +74,11 @@ def _on_host(tree: Any) -> Any:
     """A copy that does not go when the next round consumes the state; what is divided among processes stays so."""
 
     def copy(leaf: Any) -> Any:
-        if _is_divided(leaf):
+        if is_divided(leaf):
             return jnp.copy(leaf)
         return np.array(leaf) if _is_array(leaf) else leaf
 
     return jax.tree.map(copy, tree)
-
-
-def _is_divided(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
 
 
 def _is_array(leaf: Any) -> bool:

@@ -48,7 +48,7 @@ def progress_bar(
     """A function that moves the bar: (rounds made, rounds a second, metrics). Shown on a terminal and in a notebook."""
     lanes = "" if run.lanes is None else f" ×{run.lanes}"
     name = type(run.setting.algorithm).__name__ + lanes
-    progress = progress if run.group is None or run.group.number == 0 else False  # one bar for all
+    progress = progress if run.is_first else False  # one bar for all
     if in_notebook() and progress is not False:
         with _line(name, rounds) as show:
             yield show

@@ -135,7 +135,7 @@ def test_progress_in_a_notebook_is_one_line(monkeypatch):
     kernel = types.SimpleNamespace(kernel=object())
     there = types.SimpleNamespace(get_ipython=lambda: kernel, display=types.SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", there)
-    run = types.SimpleNamespace(lanes=2, setting=types.SimpleNamespace(algorithm=rk.FedBiO()), group=None)
+    run = types.SimpleNamespace(lanes=2, setting=types.SimpleNamespace(algorithm=rk.FedBiO()), is_first=True)
     with progress_bar(run, 300, None) as show:
         for _ in range(300):
             show(1, 50.0, {"<b>": np.array([1.0, 3.0])})

@@ -38,28 +38,12 @@ from rookery.experiment.sites import open_site
 from rookery.solving.loop import make_rounds
 from rookery.solving.prepare import prepare, single
 from tests.helpers.marks import quick_ones, slow
+from tests.helpers.parity import client_loss, lower, objective, upper
 
 N = 4
 
 
 # --- tiny problems in float32 -----------------------------------------------------------------------------------------
-
-
-def upper(x, y, batch):
-    return (0.5 * ((y - batch["b"]) ** 2).sum(1) + 0.5 * batch["s"] * (x @ x)).mean() - 0.3 * x.sum()
-
-
-def lower(x, y, batch):
-    return (0.5 * batch["s"] * ((y - x - batch["a"]) ** 2).sum(1)).mean()
-
-
-def objective(x, y, batch):
-    own = 0.5 * batch["s"] * (x @ x) + (batch["a"] @ x) * y.sum() - 0.5 * ((y - batch["b"]) ** 2).sum(1)
-    return own.mean() - 0.3 * x.sum()
-
-
-def client_loss(w, batch):
-    return (0.5 * batch["s"] * ((w - batch["a"]) ** 2).sum(1)).mean()
 
 
 BOX = rk.Box(-1.0, 1.0)
