@@ -72,7 +72,7 @@ import rookery as rk
 
 num_clients = 9
 algorithm = rk.FedBiOAccLocal(eta_x=0.02)
-participants, batch_size, rounds = 4, 3, 400
+participants, batch_size, rounds = 4, 3, 4000
 x0, y0 = np.ones(3), np.zeros(3)
 metric, higher_is_better = "size", False
 
@@ -178,22 +178,24 @@ def process_of(here, folder, number):
 
 
 LAUNCH = "launch", "--processes", 2, "--"
+RUN = "run", "nested.py", "--every", 40
+"""With a hundred evaluations and checkpoints, so that there is time to end a process in the middle."""
 
 
 def test_a_run_goes_on_in_any_number_of_processes(here):
     """From one process to two, from two that were killed to four devices, and from those to one."""
-    rookery(here, "run", "nested.py", "--out", "whole")
+    rookery(here, *RUN, "--out", "whole")
     assert loaded(here) == [list(range(9))]
-    said, seconds = stopped(here, "cut", *LAUNCH, "run", "nested.py")
+    said, seconds = stopped(here, "cut", *LAUNCH, *RUN)
     assert loaded(here) == [[0, 1, 2, 3, 4], [5, 6, 7, 8]], "each process loads its own clients alone"
     assert seconds < 30
     assert re.search(r"Error: process 1 \(.*, process id \d+\) ended; .*resume cut", said), said
     assert len(list((here / "cut" / "checkpoints").glob("*.clients-*-of-2.safetensors"))) >= 2
     rookery(here, "resume", "cut", "--devices", 4)
     assert_same_run(here, "cut", "whole")
-    assert json.loads(max((here / "cut" / "checkpoints").glob("*.json")).read_text())["round"] == 400
+    assert json.loads(max((here / "cut" / "checkpoints").glob("*.json")).read_text())["round"] == 4000
 
-    stopped(here, "alone", "run", "nested.py", who=None, number=signal.SIGTERM)
+    stopped(here, "alone", *RUN, who=None, number=signal.SIGTERM)
     loaded(here)
     rookery(here, *LAUNCH, "resume", "alone")
     assert loaded(here) == [[0, 1, 2, 3, 4], [5, 6, 7, 8]]
@@ -204,13 +206,13 @@ def test_a_run_goes_on_in_any_number_of_processes(here):
 
 
 def test_all_stop_together_when_asked_and_when_the_first_is_killed(here):
-    said, _ = stopped(here, "asked", *LAUNCH, "run", "nested.py", who=None, number=signal.SIGTERM)
+    said, _ = stopped(here, "asked", *LAUNCH, *RUN, who=None, number=signal.SIGTERM)
     assert "Terminated. Continue with:" in said
     assert said.count("Terminated.") == 1
-    said, seconds = stopped(here, "first", *LAUNCH, "run", "nested.py", who=0)
+    said, seconds = stopped(here, "first", *LAUNCH, *RUN, who=0)
     assert seconds < 30
     assert re.search(r"process 0 \(.*\) ended; .*resume first", said), said
-    rookery(here, "run", "nested.py", "--out", "whole")
+    rookery(here, *RUN, "--out", "whole")
     for name in ("asked", "first"):
         rookery(here, *LAUNCH, "resume", name)
         whole, found = results(here / "whole"), results(here / name)
