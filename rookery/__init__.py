@@ -7,6 +7,19 @@ functions, say who holds which data (``rk.Clients``), and ``rk.solve`` it with a
 from importlib.metadata import version
 
 from rookery import _importing  # noqa: F401
+from rookery.aggregation import attacks
+from rookery.aggregation.privacy import AdaptiveClip, ClientPrivacy
+from rookery.aggregation.robust import (
+    CenteredClip,
+    GeometricMedian,
+    Krum,
+    Median,
+    MultiKrum,
+    NormClip,
+    Rule,
+    TrimmedMean,
+)
+from rookery.aggregation.secure.options import SecureSum
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Reply, Server
 from rookery.algorithm.views import Context, Local
 from rookery.algorithms.afl import AFL
@@ -94,6 +107,19 @@ __all__ = [
     "Stopped",
     "Diverged",
     "Divergence",
+    # trust: robust rules, attacks for simulation, privacy
+    "Rule",
+    "TrimmedMean",
+    "Median",
+    "GeometricMedian",
+    "Krum",
+    "MultiKrum",
+    "NormClip",
+    "CenteredClip",
+    "attacks",
+    "ClientPrivacy",
+    "SecureSum",
+    "AdaptiveClip",
     # algorithms by name
     "registry",
     # bilevel, one lower level for all

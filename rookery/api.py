@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rookery import processes
+from rookery.aggregation.attacks import Attack
+from rookery.aggregation.privacy import ClientPrivacy
+from rookery.aggregation.robust import Rule
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import State
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
@@ -45,6 +48,9 @@ def solve(
     higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
+    aggregate: Rule | None = None,
+    privacy: ClientPrivacy | None = None,
+    attack: Attack | None = None,
     progress: bool | None = None,
     start: Solution | State | None = None,
 ) -> Solution:
@@ -68,6 +74,10 @@ def solve(
         every: rounds between evaluations; by default a twentieth of all.
         engine: ``rk.Simulator()``, ``rk.Simulator(devices="all")`` for several devices or processes, or ``rk.Flower(...)``
             for clients on nodes.
+        aggregate: a robust rule in the place of the weighted mean, such as ``rk.TrimmedMean(0.2)`` or ``rk.Median()``.
+        privacy: ``rk.ClientPrivacy(clip=..., noise=...)`` clips uploads and adds noise to the sum; ``history["epsilon"]`` is
+            what was spent. Rates must be given: a search on the clients' data would spend what nobody counts.
+        attack: one of ``rk.attacks``, to see in a simulation what clients that lie can do.
         progress: shows a progress bar; by default on a terminal and in a notebook.
         start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
 
@@ -84,11 +94,13 @@ def solve(
             algorithm, found = _with_rates(
                 algorithm, start, problem=problem, clients=clients, x0=x0, y0=y0, rounds=rounds, key=key,
                 participation=participation, local_steps=local_steps, batch_size=batch_size, evaluate=evaluate,
-                metric=metric, higher_is_better=higher_is_better, engine=engine, progress=progress,
+                metric=metric, higher_is_better=higher_is_better, engine=engine, aggregate=aggregate, privacy=privacy,
+                progress=progress,
             )  # fmt: skip
         given = single(
             problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
             batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
+            aggregate=aggregate, privacy=privacy, attack=attack, rounds=all_rounds(rounds, start),
         )  # fmt: skip
         with warnings.catch_warnings():
             if found is not None:
@@ -99,6 +111,23 @@ def solve(
         warn(remark)
     told = () if found is None else found.remarks
     return replace(or_diverged(solution), algorithm=algorithm, remarks=(*told, *solution.remarks))
+
+
+def all_rounds(rounds: Any, start: Solution | State | None) -> int | None:
+    """The rounds of a run with those before its start; None if they are no number, which is refused later."""
+    before = start.state if isinstance(start, Solution) else start
+    if not isinstance(rounds, int) or not isinstance(before, State | None):
+        return None
+    return rounds + (0 if before is None else int(before.round))
+
+
+def check_rates_given(algorithm: Algorithm | str) -> None:
+    """A private run needs its rates given."""
+    if isinstance(algorithm, str):
+        raise ValueError(
+            f"algorithm: with privacy give {algorithm} with its rates, as in rk.registry[{algorithm!r}](...): a search on "
+            "the clients' data would spend privacy that nobody counts"
+        )
 
 
 def _is_shared(engine: Engine | None) -> bool:
@@ -112,6 +141,8 @@ def _together(engine: Engine | None) -> AbstractContextManager[None]:
 
 def _with_rates(name: str, start: Any, **how: Any) -> tuple[Algorithm, Tuning | None]:
     """An algorithm that was given by name, with rates: those of the run that is continued, or those that a search finds."""
+    if how.pop("privacy") is not None and start is None:
+        check_rates_given(name)
     if start is None:
         if _is_shared(how["engine"]):
             told = processes.on_first(lambda: tell_algorithm(tune(algorithms=name, **how).best))
@@ -143,6 +174,9 @@ def solve_many(
     higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
+    aggregate: Rule | None = None,
+    privacy: ClientPrivacy | None = None,
+    attack: Attack | None = None,
     progress: bool | None = None,
     start: Solution | State | None = None,
 ) -> Solution:
@@ -162,6 +196,7 @@ def solve_many(
         given = many(
             problem, algorithm, clients, x0, y0, keys=keys, participation=participation, local_steps=local_steps,
             batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
+            aggregate=aggregate, privacy=privacy, attack=attack, rounds=all_rounds(rounds, start),
         )  # fmt: skip
         return make_rounds(prepare(given), rounds, every, progress, start)
 
@@ -184,6 +219,7 @@ def tune(
     batch_size: BatchSize = None,
     evaluate: Metrics | None = None,
     engine: Engine | None = None,
+    aggregate: Rule | None = None,
     progress: bool | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> Tuning:
@@ -194,8 +230,8 @@ def tune(
     as lanes of one compiled program; what diverges costs nothing.
 
     Args:
-        problem, clients, x0, y0, participation, local_steps, batch_size, engine: as for :func:`solve`. A search always runs
-            in the simulator, on one device; in one of several processes, among the clients whose data are there.
+        problem, clients, x0, y0, participation, local_steps, batch_size, engine, aggregate: as for :func:`solve`. A search
+            always runs in the simulator, on one device; in one of several processes, among the clients whose data are there.
         algorithms: names or classes, whose rates are searched for, and algorithms, which are taken as they are; one or
             several.
         rounds: the rounds of a run that the rates are for.
@@ -217,7 +253,7 @@ def tune(
     wanted = [_wanted(each) for each in chosen]
     how = {
         "participation": participation, "local_steps": local_steps, "batch_size": batch_size, "evaluate": evaluate,
-        "engine": simulator(engine),
+        "engine": simulator(engine), "aggregate": aggregate,
     }  # fmt: skip
     higher = higher_is_better if metric is not None else False
     aim = Aim(problem, clients, x0, y0, rounds, key, metric, higher, how)

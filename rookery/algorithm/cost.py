@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.aggregation.mean import mean_of
-from rookery.algorithm.exchange import Exchange, Repeat, Server
+from rookery.aggregation.mean import combine
+from rookery.algorithm.exchange import Exchange, Repeat, Server, count_stages
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting
-from rookery.algorithm.walk import Moment, Walk, count_stages
+from rookery.algorithm.walk import Moment, Walk
 from rookery.problem.layout import same_structure
 from rookery.problem.oracles import Tally
 from rookery.typing import Tree
@@ -69,9 +70,13 @@ class Counting(Walk):
         up, keep, carry = stage.work(local, down, at.keep, None if stage.draw == "fresh" else at.carry)
         if not isinstance(up, dict):
             raise TypeError(f"client must upload a dictionary of arrays, got {type(up).__name__}")
+        intake = Intake(self.setting, stage, number, self.round, index, at.server, at.ids, at.mask, at.clips)
+        up = intake.leaving(up)
         stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (at.ids.shape[0], *jnp.shape(leaf))), up)
-        mean = mean_of(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, stacked)
-        server = stage.server(self.setting.context(self.round, index, at.ids, at.mask, server_tally), at.server, mean)
+        received, _ = intake.received(combine(intake.weights(stacked), stacked))
+        server = stage.server(
+            self.setting.context(self.round, index, at.ids, at.mask, server_tally), at.server, received
+        )
         self.costs[number] = Cost(
             True,
             tree_bytes(down),
@@ -106,7 +111,9 @@ def costs_of(setting: Setting, x: Array, y: Array) -> list[Cost]:
     def one_round(setting: Setting, x: Array, y: Array) -> None:
         walk = Counting(setting, jnp.int32(1))
         ids, mask = setting.participants(walk.round, 0)
-        start = Moment(setting.algorithm.init(x, y), setting.algorithm.keep(x, y), None, ids, mask, -1)
+        privacy, stages = setting.privacy, count_stages(setting.algorithm.round())
+        clips = None if privacy is None else privacy.first_clips(stages, x.dtype)
+        start = Moment(setting.algorithm.init(x, y), setting.algorithm.keep(x, y), None, ids, mask, -1, clips=clips)
         walk.run(setting.algorithm.round(), start)
         found.update(walk.costs)
 

@@ -9,7 +9,7 @@ The variables x and y are vectors here, whatever pytrees the user's losses take.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -59,7 +59,10 @@ class Exchange:
                                                      "direction": (n/|C|)·p_i;
                                                      a function (server, ids) -> a_i: (n/|C|)·a_i;
                                                      "stack": no mean, one row a slot (``ctx.ids``, ``ctx.mask``);
-                                                     or a dictionary of these by the parts of the upload
+                                                     or a dictionary of these by the parts of the upload.
+                                                     An averaged part with the name of something broadcast is what became
+                                                     of it: clips and attacks go by the way from there. A direction at x
+                                                     is not to be called x
     draw                                             "round": the participants of the round; "fresh": new ones from
                                                      here on (their carry is void)
     when(server, ctx) -> bool                        skip the exchange where false; it then costs nothing
@@ -115,6 +118,38 @@ class Server:
 
 
 Stage = Exchange | Repeat | Server
+
+
+def is_stacked(stage: Exchange, part: str) -> bool:
+    """Whether the server receives a part of an upload row by row."""
+    told = stage.weighting
+    return part in told and told[part] == "stack" if isinstance(told, Mapping) else told == "stack"
+
+
+def exchanges(stages: Sequence[Stage]) -> Iterator[Exchange]:
+    """All exchanges in the text of a round."""
+    for stage in stages:
+        if isinstance(stage, Repeat):
+            yield from exchanges(stage.stages)
+        elif isinstance(stage, Exchange):
+            yield stage
+
+
+def parts_of(stage: Exchange) -> list[tuple[str | None, Any]]:
+    """The weighting of each part of an upload; of all parts, if it is one for all."""
+    told = stage.weighting
+    return [(None, told)] if isinstance(told, str) or callable(told) else list(told.items())
+
+
+def stacked_parts(stages: Sequence[Stage]) -> list[str]:
+    """The parts of uploads that the server receives row by row; "upload" where it is all of one."""
+    told = [each for stage in exchanges(stages) for each in parts_of(stage)]
+    return sorted({part or "upload" for part, weighting in told if isinstance(weighting, str) and weighting == "stack"})
+
+
+def count_stages(stages: tuple[Stage, ...]) -> int:
+    """The number of steps in the text of a round (a loop's body once)."""
+    return sum(count_stages(stage.stages) if isinstance(stage, Repeat) else 1 for stage in stages)
 
 
 class Algorithm(eqx.Module):

@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.algorithm.exchange import Algorithm
+from rookery.aggregation.attacks import Attack
+from rookery.aggregation.privacy import ClientPrivacy
+from rookery.aggregation.robust import Rule
+from rookery.algorithm.exchange import Algorithm, count_stages
 from rookery.algorithm.views import Context, Local
 from rookery.problem.clients import Clients
 from rookery.problem.keys import PARTICIPANTS, fold
@@ -31,6 +34,10 @@ class Setting:
     batch_size: tuple[int | None, int | None]
     key: Array
     x0: Array
+    aggregate: Rule | None = None
+    """A robust rule in the place of the weighted mean."""
+    attack: Attack | None = None
+    privacy: ClientPrivacy | None = None
 
     def local(self, id: Any, round: Any, index: Any, last: Any, **more: Any) -> Local:
         """What participant ``id`` sees."""
@@ -45,6 +52,7 @@ class Setting:
             index=index,
             last=last,
             x0=self.x0,
+            attack=self.attack,
             **more,
         )
 
@@ -70,7 +78,18 @@ class Setting:
 
 jax.tree_util.register_dataclass(
     Setting,
-    data_fields=["flat", "algorithm", "clients", "participation", "steps", "key", "x0"],
+    data_fields=[
+        "flat",
+        "algorithm",
+        "clients",
+        "participation",
+        "steps",
+        "key",
+        "x0",
+        "aggregate",
+        "attack",
+        "privacy",
+    ],
     meta_fields=["batch_size"],
 )
 
@@ -87,6 +106,8 @@ class State:
     """The last round in which each client was counted, −1 if never."""
     died: Array
     """−1, or the round in which a number was first not finite; the state is then that before this round."""
+    clips: Array | None = None
+    """With a clip that adapts itself, that of each stage and part of an upload."""
 
 
 def initial_state(setting: Setting, x: Array, y: Array, rows: int | None = None) -> State:
@@ -94,7 +115,9 @@ def initial_state(setting: Setting, x: Array, y: Array, rows: int | None = None)
     n = setting.clients.n if rows is None else rows
     keep = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), setting.algorithm.keep(x, y))
     server = jax.tree.map(jnp.copy, setting.algorithm.init(x, y))  # y, z and θ may be one array; states are donated
-    return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1))
+    stages = count_stages(setting.algorithm.round())
+    clips = None if setting.privacy is None else setting.privacy.first_clips(stages, x.dtype)
+    return State(0, server, keep, jnp.full(n, -1, jnp.int32), jnp.int32(-1), clips)
 
 
 def start_of_x(problem: Problem, x0: Tree, y0: Tree, n: int) -> Tree:

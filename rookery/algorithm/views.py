@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from rookery.aggregation.attacks import Attack, LabelFlip
 from rookery.problem.clients import Clients, Split
 from rookery.problem.keys import ALGORITHM, BATCH, SERVER, Stream, fold
 from rookery.problem.layout import Layout
@@ -47,7 +48,7 @@ class _Oracles:
         stream: Stream,
         address: tuple[Any, str, Any],
     ) -> Objective:
-        loss = self._flat.lower if unit == "grad_g" else self._flat.upper
+        loss = self._loss(unit)
         own = partial(stream.key, *address)
         if batch_size is None:
             value = on_whole_set(loss, split, row, own, client)
@@ -55,6 +56,9 @@ class _Oracles:
             position = stream.integers(batch_size, split.size[row], *address)
             value = on_batch(loss, split.take(row, position), own, client)
         return Objective(value, unit, self._tally)
+
+    def _loss(self, unit: str) -> Callable[..., Array]:
+        return self._flat.lower if unit == "grad_g" else self._flat.upper
 
 
 class Local(_Oracles):
@@ -82,8 +86,10 @@ class Local(_Oracles):
         row: Any = None,
         tally: Tally | None = None,
         stop: Any = None,
+        attack: Attack | None = None,
     ):
         super().__init__(flat, tally)
+        self._attack = attack
         self._clients = clients
         self._key = key
         self._streams = {0: Stream(key, BATCH, id, round)}
@@ -136,6 +142,19 @@ class Local(_Oracles):
             self._streams[ahead] = Stream(self._key, BATCH, self.id, self.round + ahead)
         size = None if size is None else size * times
         return self._objective(unit, split, self._row, self.id, size, self._streams[ahead], address)
+
+    def _loss(self, unit: str) -> Callable[..., Array]:
+        """An attacker that flips labels takes its examples for others."""
+        loss, attack = super()._loss(unit), self._attack
+        if not isinstance(attack, LabelFlip):
+            return loss
+        lies = attack.lies(self._key, self._clients.n, self.id, self.round)
+
+        def poisoned(x: X, y: Y, batch: Tree, key: Any, client: Any) -> Array:
+            wrong = attack.poisoned(batch)
+            return loss(x, y, jax.tree.map(lambda a, b: jnp.where(lies, a, b), wrong, batch), key, client)
+
+        return poisoned
 
     def loop(self, body: Callable[[Any, Tree], Tree], start: Tree, first: int = 0) -> Tree:
         """The local loop: ``state = body(k, state)`` for k = first, ..., τ−1."""

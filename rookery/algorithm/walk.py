@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.algorithm.exchange import Exchange, Repeat, Server, Stage
+from rookery.algorithm.exchange import Exchange, Repeat, Server, Stage, count_stages
 from rookery.algorithm.setting import Setting
 from rookery.problem.layout import dotted
 from rookery.typing import Tree
@@ -28,6 +28,8 @@ class Moment:
     """The number of the draw of participants: −1 before the first exchange, which is always the round's own (0)."""
     more: Tree = None
     """What the walk itself takes along."""
+    clips: Any = None
+    """Of privacy with a clip that adapts itself: the clips of all stages."""
 
 
 class Walk:
@@ -63,11 +65,6 @@ class Walk:
     def exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
         """An exchange, or nothing if its ``when`` is false."""
         raise NotImplementedError
-
-
-def count_stages(stages: tuple[Stage, ...]) -> int:
-    """The number of steps in the text of a round (a loop's body once)."""
-    return sum(count_stages(stage.stages) if isinstance(stage, Repeat) else 1 for stage in stages)
 
 
 def stage_at(stages: tuple[Stage, ...], number: int) -> Exchange | Server:

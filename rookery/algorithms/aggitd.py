@@ -109,14 +109,14 @@ class FBOAggITDSVRG(Algorithm):
         """x travels once, with the first exchange."""
 
         def phase(s0: int) -> tuple[Stage, ...]:
-            anchor = _one_of(s0, self.inner, _eta_h(self), self.anchor, "average")
+            anchor = _one_of(s0, self.inner, _eta_h(self), self.anchor, "average", "q")
             return *anchor, Exchange(only("q"), partial(self.local_steps, s0), receive)
 
         return *phase(0), *_again(self.inner, phase(1)), _end(self.gamma_x, self.inner, _eta_h(self))
 
     def anchor(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         """q = mean ∇_y g."""
-        return {**server, "q": mean["y"]}
+        return {**server, "q": mean["q"]}
 
     def local_steps(self, s0: int, local: Local, down: Tree, carry: Tree) -> Vectors:
         """y_i after τ_i SVRG steps from y^s."""
@@ -212,29 +212,30 @@ class FBOITD(Algorithm):
 # --- what the members share -------------------------------------------------------------------------------------------
 
 
-def _one_of(s0: int, inner: int, eta_h: Any, take_y: Any, weighting_y: str) -> tuple[Stage, ...]:
+def _one_of(s0: int, inner: int, eta_h: Any, take_y: Any, weighting_y: str, part: str = "y") -> tuple[Stage, ...]:
     """The exchange at y^s, s = s0 + index: of three kinds the round's J wants one.
 
-    s < J: Σ ∇_y g;   s = J: also z = Σ ∇_y f;   s > J: also z ← z − η_H Σ ∇²_yy g z. ``take_y`` makes use of Σ ∇_y g.
+    s < J: Σ ∇_y g;   s = J: also z = Σ ∇_y f;   s > J: also z ← z − η_H Σ ∇²_yy g z. ``take_y`` makes use of Σ ∇_y g,
+    which is uploaded as ``part``: an average called y would be taken for what became of the y that was broadcast.
     """
-    sent, weighting = ("x", "y") if s0 == 0 else ("y",), {"y": weighting_y, "z": "direction"}
+    sent, weighting = ("x", "y") if s0 == 0 else ("y",), {part: weighting_y, "z": "direction"}
 
     def point(local: Local, down: Tree, carry: Tree) -> tuple[X, Y, Any]:
         return (down if s0 == 0 else carry)["x"], down["y"], s0 + local.index
 
     def slope(local: Local, down: Tree, carry: Tree) -> Reply:
         x, y, s = point(local, down, carry)
-        return Reply({"y": local.g(s, "anchor").grad_y(x, y)}, carry={"x": x, "y": y})
+        return Reply({part: local.g(s, "anchor").grad_y(x, y)}, carry={"x": x, "y": y})
 
     def start(local: Local, down: Tree, carry: Tree) -> Reply:
         x, y, s = point(local, down, carry)
         return Reply(
-            {"y": local.g(s, "anchor").grad_y(x, y), "z": local.f(s, "z").grad_y(x, y)}, carry={"x": x, "y": y}
+            {part: local.g(s, "anchor").grad_y(x, y), "z": local.f(s, "z").grad_y(x, y)}, carry={"x": x, "y": y}
         )
 
     def product(local: Local, down: Tree, carry: Tree) -> Reply:
         x, y, s = point(local, down, carry)
-        up = {"y": local.g(s, "anchor").grad_y(x, y), "z": local.g(s, "z").hess(x, y, down["z"])}
+        up = {part: local.g(s, "anchor").grad_y(x, y), "z": local.g(s, "z").hess(x, y, down["z"])}
         return Reply(up, carry={"x": x, "y": y})
 
     def take_start(ctx: Context, server: Tree, mean: Tree) -> Tree:

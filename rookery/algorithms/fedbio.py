@@ -29,6 +29,7 @@ from rookery.algorithms.checks import (
     check_rates,
 )
 from rookery.algorithms.steps import (
+    as_momenta,
     batches,
     clock,
     cube_root,
@@ -169,9 +170,13 @@ class FedBiOAcc(Algorithm):
     def round(self) -> tuple[Stage, ...]:
         """Iterates first, then the directions at the averaged iterate."""
         point, both = only("x", "y", "z"), only("x", "y", "z", "d_x", "d_y", "d_z")
-        first = Exchange(point, self.first, receive_momenta, when=lambda server, ctx: ctx.round == 0)
+        first = Exchange(point, self.begin, receive_momenta, when=lambda server, ctx: ctx.round == 0)
         rest = Exchange(both, self.iterate, receive), Exchange(point, self.renew, receive_momenta)
         return (first, *rest) if self.average_first else rest
+
+    def begin(self, local: Local, down: Tree) -> Vectors:
+        """Line 2, to be averaged."""
+        return as_momenta(self.first(local, down))
 
     def first(self, local: Local, down: Tree) -> Vectors:
         """Line 2: the directions at the start, on a larger batch."""
@@ -196,7 +201,7 @@ class FedBiOAcc(Algorithm):
         """Line 10 at the averaged point, on the draw of the first point of the next round."""
         b = batches(local, 0, self.tie_batches, ahead=1)
         new, old = directions(b, down), directions(b, carry["old"])
-        return storm(new, old, carry["d"], self.beta(local, local.max_tau))
+        return as_momenta(storm(new, old, carry["d"], self.beta(local, local.max_tau)))
 
     def move(self, local: Local, k: Any, v: Vectors, d: Vectors) -> Vectors:
         """Line 4: v − η_v δ_s d_v, z in its ball; k = 1, ..., τ in a round."""

@@ -200,7 +200,7 @@ class OwnLowerLevelsStorm(Algorithm):
         """Lines 10–12 at the averaged x, on the draw of the first point of the next round."""
         D, new = self.directions(local, 0, ahead=1), {"x": down["x"], "y": keep["y"]}
         d = storm(D(new), D(carry["old"]), carry["d"], self.beta(local, local.max_tau))
-        return Reply({"x": d["x"]}, keep={**keep, "d_y": d["y"]})
+        return Reply({"d_x": d["x"]}, keep={**keep, "d_y": d["y"]})
 
     def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Callable[[Vectors], Vectors]:
         """D_x = Φ_i and D_y = ∇_y g_i on one draw, as a function of the point."""

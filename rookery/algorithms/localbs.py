@@ -23,6 +23,7 @@ from rookery.algorithms.checks import (
     check_rates,
 )
 from rookery.algorithms.steps import (
+    as_momenta,
     clock,
     cube_root,
     descend,
@@ -90,9 +91,13 @@ class LocalHypergradients(Algorithm):
     def exchanges(self, sent: tuple[str, ...], server: Any) -> tuple[Stage, ...]:
         """Iterates first, for which ``sent`` travels, then the directions at the averaged iterate, for ``server``."""
         point = only("x", "y")
-        first = Exchange(point, self.first, server, when=lambda server, ctx: ctx.round == 0)
+        first = Exchange(point, self.begin, server, when=lambda server, ctx: ctx.round == 0)
         rest = Exchange(only(*sent), self.iterate, receive), Exchange(point, self.renew, server)
         return (first, *rest) if self.average_first else rest
+
+    def begin(self, local: Local, down: Tree) -> Vectors:
+        """The first directions, to be averaged."""
+        return as_momenta(self.first(local, down))
 
     def first(self, local: Local, down: Tree) -> Vectors:
         """The directions at the start, on a larger batch."""
@@ -115,7 +120,7 @@ class LocalHypergradients(Algorithm):
     def renew(self, local: Local, down: Tree, carry: Tree) -> Vectors:
         """The estimate at the averaged point, on the draw of the first point of the next round."""
         D = self.directions(local, 0, ahead=1)
-        return self.estimate(D, down, carry["old"], carry["d"], self.beta(local, local.max_tau))
+        return as_momenta(self.estimate(D, down, carry["old"], carry["d"], self.beta(local, local.max_tau)))
 
     def directions(self, local: Local, k: Any, ahead: int = 0, times: int = 1) -> Directions:
         """D_x = Φ_i and D_y = ∇_y g_i on one draw, as a function of the point."""
@@ -259,6 +264,6 @@ class AdaFBiO(LocalHypergradients):
 
     def precondition(self, ctx: Context, server: Tree, mean: Tree) -> Tree:
         """The averaged directions, and a and b of them."""
-        a = self.decay * server["a"] + (1 - self.decay) * mean["x"] ** 2
-        b = self.decay * server["b"] + (1 - self.decay) * jnp.linalg.norm(mean["y"])
+        a = self.decay * server["a"] + (1 - self.decay) * mean["d_x"] ** 2
+        b = self.decay * server["b"] + (1 - self.decay) * jnp.linalg.norm(mean["d_y"])
         return {**receive_momenta(ctx, server, mean), "a": a, "b": b}

@@ -126,9 +126,14 @@ def momenta(held: Tree, v: Vectors) -> Vectors:
     return {name: held[f"d_{name}"] for name in v}
 
 
+def as_momenta(d: Vectors) -> Vectors:
+    """Directions by the names d_v: a part x of an upload is taken for what became of the x that was broadcast."""
+    return {f"d_{name}": each for name, each in d.items()}
+
+
 def receive_momenta(ctx: Context, server: Tree, mean: Tree) -> Tree:
     """The server takes the means as its directions d_v."""
-    return {**server, **{f"d_{name}": d for name, d in mean.items()}}
+    return {**server, **mean}
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from rookery.aggregation.secure.options import SecureSum
 from rookery.cli.certificates import write_certificates, write_node_key
 from rookery.cli.flower_folder import write_flower_app
-from rookery.cli.options import Problem, RootCertificates, SuperLink
+from rookery.cli.options import Aggregate, Privacy, Problem, RootCertificates, Secure, SuperLink
 from rookery.engines.flower.engine import Flower
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.experiment.deployed import run_deployed
@@ -43,6 +44,9 @@ def run_command(
     patience: Annotated[float, typer.Option(help="Seconds to wait for all clients at the start.")] = 600.0,
     root_certificates: RootCertificates = None,
     node_keys: Annotated[Path | None, typer.Option(help="A TOML file with the clients of each node's key.")] = None,
+    aggregate: Aggregate = None,
+    privacy: Privacy = None,
+    secure: Secure = None,
 ) -> None:
     """Be the server of a federation whose clients live on nodes (rookery node), through a running SuperLink.
 
@@ -51,6 +55,7 @@ def run_command(
     config = {
         "algorithm": algorithm, "rates": rates, "rounds": rounds, "every": every, "participants": participants,
         "local-steps": local_steps, "batch-size": batch_size, "seed": seed,
+        "aggregate": aggregate or "", "privacy": privacy or "",
     }  # fmt: skip
     least = parse_value(quorum)
     if not isinstance(least, int | float):
@@ -58,6 +63,7 @@ def run_command(
     engine = Flower(
         superlink=superlink, certificates=root_certificates, keys=node_keys, quorum=least, attempts=attempts,
         over_selection=over_selection, deadline=deadline, patience=patience,
+        secure=None if secure is None else SecureSum(secure), collect=secure is None and privacy is None,
     )  # fmt: skip
     solution = run_deployed(open_site(problem), config, engine, out, site_title(problem))
     typer.echo(f"{solution.rounds} rounds are done: {out}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
+from rookery.aggregation.secure.identity import Identity
 from rookery.cli.options import Problem, RootCertificates, SuperLink
 from rookery.datasets.files import DataError, user_cache
 from rookery.devices import share
@@ -29,6 +30,13 @@ def command(
     name: Annotated[str, typer.Option(help="The name of this node in the server's log.")] = "",
     root_certificates: RootCertificates = None,
     key: Annotated[Path | None, typer.Option(help="The private key of this node.")] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            help="The list of all nodes' public keys, as the server has it with --node-keys but from a hand that you "
+            "trust. This node then takes part in secure sums only, and only with nodes of the list."
+        ),
+    ] = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to keep trying to join.")] = 120.0,
 ) -> None:
     """Host clients: load their data here and answer the server until this process is stopped.
@@ -49,7 +57,8 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # which logs a line for every poll
     clients = partitions(partition, "--partition")
-    hosted = Node(lambda: open_site(problem), clients, folder, name)
+    identity = None if peers is None else _identity(key, peers)
+    hosted = Node(lambda: open_site(problem), clients, folder, name, identity)
     stop = threading.Event()
 
     def end(*_: Any) -> None:
@@ -63,6 +72,15 @@ def command(
         typer.echo(f"{hosted.name} (process {os.getpid()}, Flower's node {number}) hosts clients {partition}")
 
     serve(superlink, hosted.answer, stop, certificates=root, key=key, patience=patience, admitted=admitted)
+
+
+def _identity(key: Path | None, peers: Path) -> Identity:
+    """Who this node is, and with whom it sums."""
+    from rookery.engines.flower.wire.claims import read_listed
+
+    if key is None:
+        raise ValueError("--key must be given with --peers: it is what the others know this node by")
+    return Identity.read(key, [known for known, _ in read_listed(peers)])
 
 
 def keep_compiled() -> None:

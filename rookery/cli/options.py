@@ -68,6 +68,21 @@ Every = Annotated[int | None, typer.Option(help="Rounds between evaluations.")]
 Seed = Annotated[int | None, typer.Option(help="The first seed.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds; all run in one program.")]
 ClientsAtOnce = Annotated[int | None, typer.Option(help="Clients computed at a time; fewer need less memory.")]
+Aggregate = Annotated[
+    str | None,
+    typer.Option(help='A robust rule instead of the mean: "TrimmedMean(0.2)", Median, "Krum(2)"; see docs/trust.md.'),
+]
+Privacy = Annotated[
+    str | None,
+    typer.Option(help='Private rounds: "clip=0.5, noise=1.0, delta=1e-5", or epsilon=8 in place of noise.'),
+]
+Secure = Annotated[
+    float | None,
+    typer.Option(
+        help="Secure sums on nodes: the server sees the sum of uploads alone, as long as this share of the nodes stays, "
+        "such as 0.6."
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

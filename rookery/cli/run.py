@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from rookery.aggregation.secure.options import SecureSum
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.joining import joined
 from rookery.cli.options import (
+    Aggregate,
     AlgorithmName,
     BatchSize,
     BudgetUnit,
@@ -33,10 +35,12 @@ from rookery.cli.options import (
     NoTune,
     OwnData,
     Participants,
+    Privacy,
     ProcessCount,
     ProcessNumber,
     Rounds,
     Runs,
+    Secure,
     Seed,
     Seeds,
     Set,
@@ -78,6 +82,8 @@ def command(
     seed: Seed = None,
     seeds: Seeds = None,
     clients_at_once: ClientsAtOnce = None,
+    aggregate: Aggregate = None,
+    privacy: Privacy = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run; by default a new one in runs/.")] = None,
     set_: Set = None,
     no_tune: NoTune = False,
@@ -88,6 +94,7 @@ def command(
     track: Track = None,
     engine: Annotated[str, typer.Option(help="simulator, or flower: real nodes on this machine.")] = "simulator",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes to start, with --engine flower.")] = 2,
+    secure: Secure = None,
     devices: Devices = None,
     coordinator: Coordinator = None,
     processes: ProcessCount = None,
@@ -127,12 +134,16 @@ def command(
         "algorithm": algorithm, "dataset": dataset, "clients": clients, "participants": participants,
         "local_steps": local_steps, "batch_size": batch_size, "rounds": rounds, "every": every, "seed": seed,
         "seeds": seeds, "clients_at_once": clients_at_once,
+        "aggregate": aggregate, "privacy": privacy,
         "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
         "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip
     trackers = check_trackers(track or [])
     if engine not in ("simulator", "flower"):
         raise ValueError(f"--engine must be simulator or flower, got {engine!r}")
+    if secure is not None and engine != "flower":
+        raise ValueError("--secure is for --engine flower: the simulator has no nodes that something is hidden from")
+    flower = _nodes(nodes, secure, privacy) if engine == "flower" else None
     with joined(coordinator, processes, process, distributed, devices) as used:
         if engine == "flower" and used is not None:
             raise ValueError(
@@ -153,11 +164,17 @@ def command(
         how: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "note": note_on_rounds(settings, rounds, task)}
         how |= {"rates_from": rates_from(settings), "rivals": not no_rivals}
         if engine == "flower":
-            how["engine"] = Flower(nodes=nodes)
+            how["engine"] = flower
         elif used is not None:
             how["engine"] = Simulator(devices=used)
         with tracked(trackers if is_first() else [], folder) as watch:
             finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)
+
+
+def _nodes(nodes: int, secure: float | None, privacy: str | None) -> Flower:
+    """What clients keep stays with them where something is to be hidden."""
+    hidden = secure is not None or privacy is not None
+    return Flower(nodes=nodes, secure=None if secure is None else SecureSum(secure), collect=not hidden)
 
 
 def _check_same(settings: Settings) -> None:

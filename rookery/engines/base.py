@@ -19,6 +19,7 @@ from jaxtyping import Int
 
 from rookery import processes
 from rookery.algorithm.cost import Cost
+from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import Setting, State, initial_state
 from rookery.engines.homes import Homes, initial_at_home, take_state
 from rookery.typing import Axes, Tree
@@ -43,6 +44,8 @@ class Run:
     """What each stage of a round costs; None if the clients' data are elsewhere, where alone it can be found out."""
     lanes: int | None = None
     clients_axes: Axes | None = None
+    shown: bool = False
+    """Whether it can be seen who takes part: then privacy gains nothing from chance."""
     homes: Homes | None = None
     """Where clients live, if that is on several devices: then their data and what they keep are there too."""
     start: State | None = None
@@ -91,6 +94,11 @@ class Run:
             x0=self.setting.x0[lane],
         )
         return Run(setting, self.x[lane], self.y[lane], self.costs, homes=self.homes)
+
+
+def kept_by(algorithm: Algorithm, x: Array, y: Array) -> bool:
+    """Whether clients keep anything from round to round."""
+    return bool(jax.tree.leaves(jax.eval_shape(algorithm.keep, x, y)))
 
 
 def pick(tree: Tree, axes: Axes, lane: int) -> Tree:
@@ -173,6 +181,8 @@ class Engine:
 
     batches: ClassVar[bool] = False
     """Whether it makes several runs at once, as lanes (``run.lanes``)."""
+    shows_participants: ClassVar[bool] = False
+    """Whether others than the server can know who takes part in a round."""
 
     def open(self, run: Run) -> AbstractContextManager[Session]:
         """A session for this run."""

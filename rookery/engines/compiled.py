@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from rookery.aggregation.mean import combine, mean_of, slot_weights
-from rookery.algorithm.exchange import Exchange, Repeat, Server
+from rookery.aggregation.mean import combine
+from rookery.algorithm.exchange import Exchange, Repeat, Server, count_stages
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting, State
-from rookery.algorithm.walk import Moment, Walk, all_finite, count_stages, get_rows, put_rows
+from rookery.algorithm.walk import Moment, Walk, all_finite, get_rows, put_rows
 from rookery.problem.layout import same_structure
 from rookery.typing import Axes, Tree
 
@@ -81,32 +82,36 @@ class Compiled(Walk):
         else:
             at = replace(at, draws=jnp.maximum(at.draws, 0))
         seats = self.seats(at.ids, at.mask)
+        intake = Intake(self.setting, stage, number, self.round, index, at.server, at.ids, at.mask, at.clips)
         down = stage.down(at.server)
         private = {} if stage.private is None else self._dealt(stage.private(at.server), seats)
 
         def one(id: Array, row: Array, mine: Tree, keep: Tree, carry: Tree) -> tuple[Tree, Tree, Tree]:
             local = self.setting.local(id, self.round, index, self.last[row], row=row)
-            return stage.work(local, {**down, **mine}, keep, carry)
+            up, keep, carry = stage.work(local, {**down, **mine}, keep, carry)
+            return intake.leaving(up), keep, carry
 
-        received, keep, carry, kept_finite = self.made(
-            stage, one, (seats.ids, seats.rows, private, at.keep, at.carry), at, seats
-        )
+        own = seats.ids, seats.rows, private, at.keep, at.carry
+        combined, keep, carry, kept_finite = self.made(intake, one, own, at, seats)
+        received, clips = intake.received(combined)
         server = stage.server(self.setting.context(self.round, index, at.ids, at.mask), at.server, received)
         table, last, finite, activity = at.more
-        finite = finite & all_finite(received) & kept_finite
+        finite = finite & all_finite(received)
+        if self.setting.privacy is None:  # else it would tell of one client that it keeps such a number
+            finite = finite & kept_finite
         more = table, last, finite, self._note(activity, number, at)
-        return replace(at, server=server, keep=keep, carry=carry, more=more)
+        return replace(at, server=server, keep=keep, carry=carry, more=more, clips=clips)
 
     def made(
-        self, stage: Exchange, one: Any, own: Tree, at: Moment, seats: "Seats"
+        self, intake: Intake, one: Any, own: Tree, at: Moment, seats: "Seats"
     ) -> tuple[dict[str, Any], Tree, Tree, Array]:
-        """What the server receives, what participants keep and carry, and whether what they keep is finite."""
+        """The sums of uploads (or their rows), what participants keep and carry, and whether what they keep is finite."""
         if self.at_once is None or self.at_once >= at.ids.shape[0]:
             up, keep, carry = jax.vmap(one)(*own)
-            received = mean_of(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, up)
+            combined = combine(intake.weights(up), up)
         else:
-            received, keep, carry = self._in_groups(stage, one, own, at)
-        return received, keep, carry, all_finite(keep)
+            combined, keep, carry = self._in_groups(intake, one, own, at)
+        return combined, keep, carry, all_finite(keep)
 
     def seats(self, ids: Array, mask: Array) -> "Seats":
         """The participants that are computed here: all of them."""
@@ -126,10 +131,10 @@ class Compiled(Walk):
         now = jnp.full(seats.rows.shape, self.round, jnp.int32)
         return put_rows(table, seats.rows, counted, at.keep), put_rows(last, seats.rows, counted, now), finite, activity
 
-    def _in_groups(self, stage: Exchange, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
+    def _in_groups(self, intake: Intake, one: Any, own: Tree, at: Moment) -> tuple[Tree, Tree, Tree]:
         """The same with a bounded number of clients at a time; the mean is summed up group by group."""
         shapes = eqx.filter_eval_shape(jax.vmap(one), *own)[0]
-        weights = slot_weights(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, shapes)
+        weights = intake.weights(shapes)
         stacked = [part for part, w in weights.items() if w is None]
 
         def computed(mask: Array, mine: Tree) -> Tree:
@@ -193,7 +198,7 @@ def one_round(walk: Compiled, state: State, activity: Array) -> tuple[State, Arr
     ids, mask = walk.draw(0)
     more = (state.keep, state.last, jnp.bool_(True), activity)
     keep = get_rows(state.keep, walk.seats(ids, mask).rows)
-    at = Moment(state.server, keep, None, ids, mask, jnp.int32(-1), more)
+    at = Moment(state.server, keep, None, ids, mask, jnp.int32(-1), more, state.clips)
     at = walk.run(walk.setting.algorithm.round(), at)
     table, last, finite, activity = at.more
     finite = finite & all_finite(at.server)
@@ -201,7 +206,8 @@ def one_round(walk: Compiled, state: State, activity: Array) -> tuple[State, Arr
     alive = walk.alive & finite
     server = jax.tree.map(lambda new, old: jnp.where(alive, new, old), at.server, state.server)
     died = jnp.where(walk.alive & ~finite, state.round, state.died)
-    return State(state.round, server, table, last, died), activity
+    clips = jax.tree.map(lambda new, old: jnp.where(alive, new, old), at.clips, state.clips)
+    return State(state.round, server, table, last, died, clips), activity
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -250,4 +256,4 @@ def lane_axes(setting: Setting, clients_axes: Axes) -> Setting:
         batch_size=setting.batch_size,
         key=0,  # type: ignore[arg-type]
         x0=0,  # type: ignore[arg-type]
-    )
+    )  # a rule, an attack and privacy are the same for all

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.aggregation.mean import mean_of
+from rookery.aggregation.mean import combine
 from rookery.algorithm.exchange import Algorithm, Exchange, Repeat, Server
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, Walk, get_rows, not_finite, put_rows, stage_at
 from rookery.devices import quick_compilation
@@ -72,7 +73,7 @@ class Careful(Walk):
             return at
         if stage.draw == "fresh":
             self.table = _put(self.table, at.ids, at.mask, at.keep)
-            at = self.drawn(at.server, at.draws + 1)
+            at = self.drawn(at.server, at.draws + 1, at.clips)
         else:
             at = replace(at, draws=max(at.draws, 0))
         self.lasts = _get(self.homes, self.last, at.ids)
@@ -86,10 +87,10 @@ class Careful(Walk):
         up, keep, carry = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
         return self._served(replace(at, keep=keep, carry=carry), index, number, up)
 
-    def drawn(self, server: Tree, number: int) -> Moment:
+    def drawn(self, server: Tree, number: int, clips: Any) -> Moment:
         """With the participants of a new draw."""
         ids, mask = draw_participants(self.setting, self.round, np.int32(max(number, 0)))
-        return Moment(server, _get(self.homes, self.table, ids), None, ids, mask, number)
+        return Moment(server, _get(self.homes, self.table, ids), None, ids, mask, number, clips=clips)
 
     def _wanted(self, stage: Exchange, at: Moment, index: Any, number: int) -> bool:
         where = self.round, np.int32(index)
@@ -98,7 +99,7 @@ class Careful(Walk):
     def _made(self, at: Moment, index: Any, number: int, slot: int, stop: int) -> tuple[Tree, Tree, Tree]:
         """(up, keep, carry) of one participant whose local loops end before step ``stop``."""
         where = self.round, np.int32(index)
-        state = at.server, at.ids, at.keep, at.carry, self.lasts
+        state = at.server, at.ids, at.mask, at.keep, at.carry, self.lasts, at.clips
         made = _made(self.setting, self.homes, number, (*where, *state, np.int32(slot), np.int32(stop)))
         found: tuple[Tree, Tree, Tree] = jax.tree.map(np.asarray, made)
         return found
@@ -117,7 +118,8 @@ class Careful(Walk):
         if self.ended is not None:
             return at
         where = self.round, np.int32(index)
-        at = replace(at, server=_served(self.setting, number, *where, at.server, at.ids, at.mask, up))
+        server, clips = _served(self.setting, number, *where, at.server, at.ids, at.mask, at.clips, up)
+        at = replace(at, server=server, clips=clips)
         name = not_finite(at.server)
         self._end(number, index, Found(number, None, None, name) if name else None)
         return at
@@ -165,17 +167,18 @@ def _made(setting: Setting, homes: Homes | None, number: int, told: tuple[Any, .
     assert isinstance(stage, Exchange)
 
     def work(setting: Setting, told: tuple[Any, ...], row: Array | None) -> tuple[Tree, Tree, Tree]:
-        round, index, server, ids, keep, carry, lasts, slot, stop = told
+        round, index, server, ids, mask, keep, carry, lasts, clips, slot, stop = told
         private = {} if stage.private is None else stage.private(server)
         mine, own, kept = jax.tree.map(lambda leaf: leaf[slot], (private, keep, carry))
         local = setting.local(ids[slot], round, index, lasts[slot], stop=stop, row=row)
-        return stage.work(local, {**stage.down(server), **mine}, own, kept)
+        up, keep, carry = stage.work(local, {**stage.down(server), **mine}, own, kept)
+        return Intake(setting, stage, number, round, index, server, ids, mask, clips).leaving(up), keep, carry
 
     if homes is None:
         return work(setting, told, None)
 
     def alone(setting: Setting, told: tuple[Any, ...], first: Array, each: int) -> tuple[Tree, Tree, Tree]:
-        row = told[3][told[7]] - first
+        row = told[3][told[-2]] - first
         made: tuple[Tree, Tree, Tree] = on_owner(
             work(setting, told, jnp.clip(row, 0, each - 1)), (row >= 0) & (row < each)
         )
@@ -201,14 +204,16 @@ def _put(table: Tree, ids: Array, mask: Array, rows: Tree) -> Tree:
 
 @_compiled
 def _served(
-    setting: Setting, number: int, round: Any, index: Any, server: Tree, ids: Array, mask: Array, up: Tree
-) -> Tree:
-    """The server's state after a step."""
+    setting: Setting, number: int, round: Any, index: Any, server: Tree, ids: Array, mask: Array, clips: Any, up: Tree
+) -> tuple[Tree, Any]:
+    """The server's state after a step, and the clips."""
     stage = stage_at(setting.algorithm.round(), number)
     context = setting.context(round, index, ids, mask)
     if isinstance(stage, Server):
-        return stage.fn(context, server)
-    return stage.server(context, server, mean_of(stage.weighting, server, setting.clients.weights, ids, mask, up))
+        return stage.fn(context, server), clips
+    intake = Intake(setting, stage, number, round, index, server, ids, mask, clips)
+    received, clips = intake.received(combine(intake.weights(up), up))
+    return stage.server(context, server, received), clips
 
 
 TINY = 1e-9
@@ -241,7 +246,7 @@ def _repeated(
     setting: Setting, state: State, round: int, homes: Homes | None, until: tuple[int, Any] | None = None
 ) -> Careful:
     walk = Careful(setting, round, state, homes, until)
-    walk.run(setting.algorithm.round(), walk.drawn(state.server, -1))
+    walk.run(setting.algorithm.round(), walk.drawn(state.server, -1, state.clips))
     return walk
 
 

@@ -187,6 +187,7 @@ def state_specs(state: State, homes: Homes, lanes: bool) -> State:
         keep=jax.tree.map(lambda _: by_client, state.keep),
         last=by_client,  # type: ignore[arg-type]
         died=PartitionSpec(),  # type: ignore[arg-type]
+        clips=jax.tree.map(lambda _: PartitionSpec(), state.clips),
     )
 
 
@@ -252,7 +253,7 @@ def take_state(state: State, homes: Homes | None, lanes: bool) -> State:
         return jax.tree.map(lambda leaf: put(leaf, by_client), tree)
 
     rows = part(state.keep, True), part(state.last, True)
-    return State(state.round, part(state.server, False), *rows, part(state.died, False))
+    return State(state.round, part(state.server, False), *rows, part(state.died, False), part(state.clips, False))
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------

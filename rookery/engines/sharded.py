@@ -15,8 +15,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from rookery.aggregation.mean import combine, slot_weights
-from rookery.algorithm.exchange import Exchange
+from rookery.aggregation.mean import combine
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting, State
 from rookery.algorithm.walk import Moment, all_finite, get_rows
 from rookery.engines.base import Run
@@ -57,12 +57,12 @@ class Sharded(Compiled):
         return Seats(ids[slot], rows, seat < count, slot)
 
     def made(
-        self, stage: Exchange, one: Any, own: Tree, at: Moment, seats: Seats
+        self, intake: Intake, one: Any, own: Tree, at: Moment, seats: Seats
     ) -> tuple[dict[str, Any], Tree, Tree, Array]:
         """Groups of those that live here, as many as there are; what all devices made is summed once."""
         assert seats.slots is not None
         up_shape, _, carry_shape = eqx.filter_eval_shape(jax.vmap(one), *own)
-        weights = slot_weights(stage.weighting, at.server, self.setting.clients.weights, at.ids, at.mask, up_shape)
+        weights = intake.weights(up_shape)
         mine = {part: None if w is None else jnp.where(seats.taken, w[seats.slots], 0) for part, w in weights.items()}
         size = group_size(at.ids.shape[0], self.homes, self.at_once)
         if size >= seats.ids.shape[0]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rookery.aggregation.privacy import ClientPrivacy
+from rookery.aggregation.robust import Rule
+from rookery.aggregation.spelled import read_privacy, read_rule
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name, name_of
@@ -30,6 +33,9 @@ class Order:
     participation: Participation | int | None = None
     local_steps: int | Steps = 1
     batch_size: BatchSize = None
+    aggregate: Rule | None = None
+    privacy: ClientPrivacy | None = None
+    rounds: int | None = None
 
 
 DEFAULTS: dict[str, Any] = {
@@ -41,6 +47,8 @@ DEFAULTS: dict[str, Any] = {
     "local-steps": "1",
     "batch-size": "all",
     "seed": 0,
+    "aggregate": "",
+    "privacy": "",
 }
 """What an order is made of, as text and numbers: the options of a deployed run with their defaults."""
 
@@ -62,6 +70,9 @@ def read_order(site: Site, config: Mapping[str, Any]) -> Order:
         participation=Bernoulli(participants) if isinstance(participants, float) else _uniform(participants),
         local_steps=Steps(*steps) if isinstance(steps, tuple) else steps,
         batch_size=read_batch_size(config["batch-size"]),
+        aggregate=read_rule(str(config["aggregate"])) if config["aggregate"] else None,
+        privacy=read_privacy(str(config["privacy"])) if config["privacy"] else None,
+        rounds=int(config["rounds"]),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rookery.aggregation.secure.options import SecureSum
 from rookery.engines.base import Engine
 from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
@@ -21,6 +22,8 @@ def engine_table(engine: Engine) -> dict[str, Any]:
         value = getattr(engine, field.name)
         if isinstance(value, bool | int | float | str | Path) and field.metadata.get("stored", True):
             options[field.name] = str(value) if isinstance(value, Path) else value
+        elif isinstance(value, SecureSum):
+            options[field.name] = dataclasses.asdict(value)
     return {"name": engine_name(engine), "options": options}
 
 

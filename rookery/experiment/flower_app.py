@@ -60,6 +60,7 @@ def server_app(open_site: OpenSite, title: str) -> ServerApp:
             over_selection=float(str(config["over-selection"])),
             deadline=float(str(config["deadline"])),
             patience=float(str(config["patience"])),
+            collect=not config["privacy"],
         )
         folder = Path(str(config["out"])).expanduser().resolve()
         solution = run_deployed(site, config, engine, folder, title)

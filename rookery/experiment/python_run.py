@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rookery import processes
+from rookery.aggregation.attacks import Attack
+from rookery.aggregation.privacy import ClientPrivacy
+from rookery.aggregation.robust import Rule
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name, name_of
-from rookery.api import tune
+from rookery.api import check_rates_given, tune
 from rookery.engines.base import Engine
 from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
@@ -50,6 +53,9 @@ def run(
     higher_is_better: bool = True,
     every: int | None = None,
     engine: Engine | None = None,
+    aggregate: Rule | None = None,
+    privacy: ClientPrivacy | None = None,
+    attack: Attack | None = None,
     progress: bool | None = None,
     checkpoint_seconds: float = 10.0,
 ) -> Solution:
@@ -66,8 +72,8 @@ def run(
             searched for once, and the folder has them.
         rounds: communication rounds in all.
         folder: where the run is, or will be.
-        key, participation, local_steps, batch_size, evaluate, metric, higher_is_better, every, progress: those of
-            :func:`solve`.
+        key, participation, local_steps, batch_size, evaluate, metric, higher_is_better, every, aggregate, privacy, attack,
+            progress: those of :func:`solve`.
         engine: that of :func:`solve`. Nodes that ``rk.Flower`` starts keep clients' state in the folder.
         checkpoint_seconds: least time between checkpoints.
 
@@ -80,14 +86,18 @@ def run(
     every = max(1, rounds // 20) if every is None else check_count(every, "every")
     given: dict[str, Any] = {
         "key": key, "participation": participation, "local_steps": local_steps, "batch_size": batch_size,
-        "evaluate": evaluate, "metric": metric, "higher_is_better": higher_is_better,
+        "evaluate": evaluate, "metric": metric, "higher_is_better": higher_is_better, "aggregate": aggregate,
     }  # fmt: skip
+    if privacy is not None:
+        check_rates_given(algorithm)
     chosen = _chosen(algorithm, folder, (problem, clients, x0, y0), {**given, "rounds": rounds, "progress": progress})
+    given |= {"privacy": privacy, "attack": attack}
     placed = _placed(engine, folder)
-    prepared = prepare(single(problem, chosen, clients, x0, y0, engine=placed, **given))
+    prepared = prepare(single(problem, chosen, clients, x0, y0, engine=placed, rounds=rounds, **given))
     told = tell_algorithm(chosen)
     numbers = {"algorithm": told["name"], "clients": clients.n, "rounds": rounds, "every": every}
     more = {name: _plain(given[name]) for name in ("participation", "local_steps", "batch_size")}
+    more |= {name: str(given[name]) for name in ("aggregate", "privacy", "attack") if given[name] is not None}
     marks = {
         "problem": problem, "algorithm": chosen, "data": data_mark(clients), "x0": x0, "y0": y0, **given, "key": as_key(key),
         "rounds": rounds, "every": every, "engine": engine_name(placed),

@@ -64,6 +64,8 @@ def prepare_run(
         "engine": engine,
         "metric": first.metric,
         "higher_is_better": first.higher_is_better,
+        "rounds": settings.rounds,
+        **settings.trust,
     }
     if engine.batches:
         given = many(

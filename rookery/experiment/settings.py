@@ -10,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from rookery import files
+from rookery.aggregation.spelled import read_privacy, read_rule
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import as_kind_of, check_names, make_algorithm, plain
 from rookery.algorithms.registry import name_of
@@ -18,6 +19,7 @@ from rookery.engines.flower.site import Site
 from rookery.experiment.source import OfModule, Source, open_source, stored_data, stored_source
 from rookery.names import unknown
 from rookery.problem.participation import Participation, Steps
+from rookery.solving.trust import check_kinds
 from rookery.tasks import Task
 from rookery.tasks.task import participation_of, steps_of
 from rookery.typing import BatchSize
@@ -46,6 +48,8 @@ class Settings:
     seeds: int = 1
     held_out: bool = False
     clients_at_once: int | None = None
+    aggregate: str | None = None
+    privacy: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     rates: Mapping[str, Any] = field(default_factory=dict)
 
@@ -58,6 +62,14 @@ class Settings:
     def steps(self) -> int | Steps:
         """τ, as ``rk.solve`` takes it."""
         return steps_of(self.local_steps)
+
+    @property
+    def trust(self) -> dict[str, Any]:
+        """The robust rule and the privacy, as ``rk.solve`` takes them."""
+        return {
+            "aggregate": None if self.aggregate is None else read_rule(self.aggregate),
+            "privacy": None if self.privacy is None else read_privacy(self.privacy),
+        }
 
     def make_algorithm(self, **rates: Any) -> Algorithm:
         """The algorithm with its rates, some of them replaced."""
@@ -75,9 +87,8 @@ class Settings:
     def tables(self) -> dict[str, dict[str, Any]]:
         """[run], [data], [task] and [algorithm] as TOML has them, which :func:`settings_of` takes back."""
         names = [f.name for f in dataclasses.fields(self) if f.name not in _NOT_IN_RUN]
-        run = {name: plain(getattr(self, name)) for name in names if name != "clients_at_once"}
-        if self.clients_at_once is not None:
-            run["clients_at_once"] = self.clients_at_once
+        left_out = [name for name in _OFTEN_ABSENT if getattr(self, name) is None]
+        run = {name: plain(getattr(self, name)) for name in names if name not in left_out}
         kind = self.source.algorithm(self.algorithm)
         rates = {f.name: f.default for f in dataclasses.fields(kind)} | dict(self.rates)
         data = self.source.data_table()
@@ -90,6 +101,7 @@ class Settings:
 
 
 _NOT_IN_RUN = ("options", "rates", "source")
+_OFTEN_ABSENT = ("clients_at_once", "aggregate", "privacy")
 
 
 def resolve(
@@ -139,11 +151,18 @@ def resolve(
         seeds=seeds,
         held_out=held_out,
         clients_at_once=_whole(given["clients_at_once"], "clients_at_once") if "clients_at_once" in given else None,
+        aggregate=_text(given, "aggregate"),
+        privacy=_text(given, "privacy"),
         options=options,
         rates={**defaults.rates.get(name, {}), **(algorithm or {})},
     )
     source.check(settings.make_algorithm(), options, seed, held_out)  # raises if a rate is wrong
+    check_kinds(settings.trust["aggregate"], None, settings.trust["privacy"])
     return settings
+
+
+def _text(given: Mapping[str, Any], name: str) -> str | None:
+    return str(given[name]) if name in given else None
 
 
 def _as_option(default: Any, value: Any, name: str) -> Any:

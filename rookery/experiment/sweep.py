@@ -155,6 +155,8 @@ def _scores(
         batch_size=settings.batch_size,
         evaluate=Lanes([task.evaluate for task in lane_tasks]),
         engine=Simulator(settings.clients_at_once),
+        rounds=settings.rounds,
+        **settings.trust,
     )
     solution = make_rounds(prepare(given), settings.rounds, settings.rounds, progress=False)
     final = np.array(solution.history.last[metric], float)

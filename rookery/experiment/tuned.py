@@ -75,6 +75,11 @@ def forget(folder: Path) -> None:
 
 def _aim(settings: Settings) -> Aim:
     """The problem of the first seed, without its test data."""
+    if settings.privacy is not None:
+        raise ValueError(
+            "privacy: rates are not searched for on the clients' data, which would spend privacy that nobody counts: give "
+            "them with --set, or take the algorithm's own with --no-tune"
+        )
     task = replace(settings, held_out=True, seeds=1).make_tasks()[0]
     source = settings.source
     judged = not isinstance(source, OfModule) or source.says("metric")
@@ -84,6 +89,7 @@ def _aim(settings: Settings) -> Aim:
         "batch_size": settings.batch_size,
         "evaluate": task.evaluate if judged else None,
         "engine": Simulator(settings.clients_at_once),
+        "aggregate": settings.trust["aggregate"],
     }
     metric, higher = task.searched if judged else (None, False)
     start = task.clients, task.x0, task.y0

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-BATCH, PARTICIPANTS, STEPS, SERVER, ALGORITHM = range(5)
-"""Purposes: clients' minibatches, who takes part, local steps, the server's minibatches, its other draws."""
+BATCH, PARTICIPANTS, STEPS, SERVER, ALGORITHM, NOISE = range(6)
+"""Purposes: clients' minibatches, who takes part, local steps, the server's minibatches, its other draws, noise."""
 
 
 def as_key(key: Any, name: str = "key") -> Array:

@@ -30,6 +30,14 @@ class Participation(eqx.Module):
     def check(self, n: int) -> None:
         """Raises ``ValueError`` if this cannot be done with ``n`` clients."""
 
+    def expected(self, n: int) -> float:
+        """E|C|, the number of participants on average."""
+        return float(self.slots(n))
+
+    def least(self, n: int) -> int:
+        """The smallest number of participants that there may be."""
+        return self.slots(n)
+
 
 class Full(Participation):
     """Everybody, every round."""
@@ -86,6 +94,14 @@ class Bernoulli(Participation):
 
         return n if n <= 64 else min(n, int(binom.isf(1e-9, n, self.probability)) + 1)
 
+    def expected(self, n: int) -> float:
+        """As if nobody might come too."""
+        return self.probability * n
+
+    def least(self, n: int) -> int:
+        """One, unless all come always."""
+        return n if self.probability == 1 else 1
+
     def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """|C| from a table, then Floyd's algorithm."""
         if self.probability == 1:
@@ -128,6 +144,10 @@ class Replay(Participation):
     def slots(self, n: int) -> int:
         """As many as the fullest round has."""
         return int(self.ids.shape[2])
+
+    def least(self, n: int) -> int:
+        """As many as the emptiest round has."""
+        return int(self.mask.sum(-1).min())
 
     def draw(self, key: Array, n: int, round: Any, number: Any = 0) -> tuple[Ids, Mask]:
         """The recorded round."""

@@ -13,7 +13,7 @@ import numpy as np
 from rookery.problem.oracles import UNITS
 from rookery.solving.notebook import lane_mean, number, paragraph, table
 
-COSTS = ("round", "exchanges", "bytes_down", "bytes_up", *UNITS, "seconds")
+COSTS = ("round", "exchanges", "bytes_down", "bytes_up", *UNITS, "seconds", "epsilon")
 """The columns that are no metrics."""
 _ENDS = 3
 """Rows that a notebook shows at either end."""

@@ -23,6 +23,7 @@ from rookery.solving.prepare import Prepared
 from rookery.solving.progress import Pace, progress_bar
 from rookery.solving.remarks import remarks_of
 from rookery.solving.solution import Diverged, Solution, stopped_in
+from rookery.solving.spending import Spending, account_of, counted
 
 Watch = Callable[[State, History], None]
 Remember = Callable[[State, History, dict[str, Any], Best | None], None]
@@ -46,12 +47,13 @@ def make_rounds(
     """
     check_count(rounds, "rounds")
     every = max(1, rounds // 20) if every is None else check_count(every, "every")
-    run, evaluate = prepared.run, Evaluation(prepared)
+    run, evaluate, account = prepared.run, Evaluation(prepared), account_of(prepared.run)
     history = History(start.history.rows if isinstance(start, Solution) else None)
     if start is None:
         state = run.initial_state()
         first = evaluate(state)
-        history.append({"round": 0, **counters(run.lanes), "seconds": 0.0, **first})
+        spent = {} if account is None else {"epsilon": 0.0}
+        history.append({"round": 0, **counters(run.lanes), "seconds": 0.0, **spent, **first})
         best = _judged(prepared, state, first)
     else:
         state = run.take(_continued(run, start))
@@ -66,10 +68,14 @@ def make_rounds(
     before = history.rows[-1] if history.rows else None
     seconds = before["seconds"] if before is not None else 0.0
     activity: Any = 0
-    own = None
+    own, used = None, None if account is None else account.at_most(int(state.round))
     if memory is not None:
+        used = used if memory.get("executions") is None else np.asarray(memory["executions"], np.int64)
         activity, seconds = np.asarray(memory["activity"], np.int64), memory["seconds"]
         own = memory["session"]
+    if account is not None and used is not None and before is not None:
+        _check_counted(account.epsilon(used), before)
+    purse = None if account is None else _Purse(account, used, int(state.round))
     opened = prepared.engine.open(replace(run, start=state, memory=own))
     with opened as session, progress_bar(run, rounds, progress) as show:
         pace = Pace(session.stride, run.group)
@@ -77,19 +83,26 @@ def make_rounds(
         def note(state: State) -> None:
             if remember is not None:
                 own = session.memory()
-                told = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
-                remember(state, history, {**told, "session": None if own is None else dict(own)}, best)
+                now = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
+                if purse is not None:
+                    now["executions"] = purse.executions.tolist()
+                remember(state, history, {**now, "session": None if own is None else dict(own)}, best)
 
         def goes_on(state: State, stop: int) -> bool:
             return state.round < stop and not bool((np.asarray(state.died) >= 0).all())
 
-        while goes_on(state, end):
+        while goes_on(state, end) and not (purse is not None and purse.is_empty):
             stop = min(end, (state.round // every + 1) * every)
-            while goes_on(state, stop):
+            while goes_on(state, stop) and not (purse is not None and purse.is_empty):
                 made = min(stop - state.round, pace.rounds)
+                if purse is not None and purse.left is not None:
+                    made = min(made, purse.left)
                 with pace:
                     state, active = session.advance(state, made)
-                    activity = activity + np.asarray(jax.block_until_ready(active), np.int64)
+                    active = np.asarray(jax.block_until_ready(active), np.int64)
+                    activity = activity + active
+                if purse is not None:
+                    purse.pay(active, int(state.round))
                 seconds += pace.seconds
                 show(made, made / pace.seconds, None)
                 if goes_on(state, stop):  # else it is evaluated first
@@ -98,15 +111,69 @@ def make_rounds(
             metrics = evaluate(state)
             if best is not None:
                 best = improved(best, metrics.get(best.metric, np.nan), _rounds(state), partial(output_of, run, state))
-            counted = counters(run.lanes, session.costs, activity, before)
-            before = {"round": state.round, **counted, "seconds": seconds, **metrics}
+            costs = counters(run.lanes, session.costs, activity, before)
+            spent = {} if purse is None else {"epsilon": purse.epsilon}
+            before = {"round": state.round, **costs, "seconds": seconds, **spent, **metrics}
             history.append(before)
             show(0, None, metrics)
             if watch is not None:
                 watch(state, history)
             activity = 0 * activity
             note(state)
-    return finished(prepared, state, history, best)
+    solution = finished(prepared, state, history, best)
+    if purse is not None and purse.is_empty and state.round < end:
+        remark = (
+            f"stopped after round {state.round} of {end}: one more would spend more than epsilon = {purse.allowed:g}"
+        )
+        solution = replace(solution, remarks=(*solution.remarks, remark))
+    return solution
+
+
+class _Purse:
+    """What a private run may still spend."""
+
+    def __init__(self, account: Spending, executions: Any, round: int):
+        self._account = account
+        self._round = round
+        self.executions: np.ndarray = executions
+        self.allowed = account.epsilon_allowed or 0.0
+        self.left = account.left(executions)
+        if self.is_empty and round == 0:
+            raise ValueError(
+                f"privacy: epsilon = {self.allowed:g} is spent before the first round is over: give more noise, or none "
+                "(noise=None finds the least that lasts)"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether not one more round can be made."""
+        return self.left == 0
+
+    @property
+    def epsilon(self) -> float:
+        """What is spent."""
+        return self._account.epsilon(self.executions)
+
+    def pay(self, activity: np.ndarray, round: int) -> None:
+        """Up to ``round``; attempts that failed on nodes came to nothing, and nobody has seen them."""
+        most = self._account.at_most(round - self._round)
+        self.executions = self.executions + np.minimum(counted(activity), most)
+        self._round = round
+        self.left = self._account.left(self.executions)
+
+
+def _check_counted(counted: float, before: Mapping[str, Any]) -> None:
+    """What a run has spent that is continued is no more than what is counted for its rounds here."""
+    if before["round"] > 0 and "epsilon" not in before:
+        raise ValueError(
+            "privacy: start has made rounds without it, which nobody can count; leave out start or privacy"
+        )
+    spent = float(np.max(before.get("epsilon", 0.0)))
+    if spent > counted * (1 + 1e-9):
+        raise ValueError(
+            f"privacy: start has spent epsilon = {spent:g}, which would count as {counted:g} here: go on with the noise, "
+            "the delta and the participation that it was made with"
+        )
 
 
 def finished(prepared: Prepared, state: State, history: History, best: Best | None = None) -> Solution:
@@ -199,7 +266,7 @@ def _shapes(state: State, run: Run) -> dict[str, Any]:
             shape[axis] = n
         return tuple(shape), jnp.result_type(leaf)
 
-    shared = jax.tree.map(told, {"server": state.server, "died": state.died})
+    shared = jax.tree.map(told, {"server": state.server, "died": state.died, "clips": state.clips})
     return {**shared, **jax.tree.map(by_client, {"keep": state.keep, "last": state.last})}
 
 

@@ -4,15 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rookery.aggregation.attacks import Attack
+from rookery.aggregation.privacy import ClientPrivacy
+from rookery.aggregation.robust import Rule
 from rookery.algorithm.cost import costs_of
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.setting import Setting, flat_problem, start_of_x, with_dtype
 from rookery.algorithms.registry import by_name, check_solves, name_of
-from rookery.engines.base import Engine, Run
+from rookery.engines.base import Engine, Run, kept_by
 from rookery.engines.simulator import Simulator
 from rookery.problem.clients import Clients
 from rookery.problem.keys import as_key
@@ -21,6 +25,8 @@ from rookery.problem.participation import Full, Participation, Steps, check_part
 from rookery.problem.problems import ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.validation import check_batch, check_count, check_loss, check_mean_form, check_start, warn
 from rookery.solving.lanes import Lanes, stack, stack_different
+from rookery.solving.spending import names_participants, sampling_of, with_noise
+from rookery.solving.trust import check_attack, check_kinds, check_private, check_rule
 from rookery.typing import Axes, BatchSize, Metrics
 
 
@@ -44,6 +50,11 @@ class Arguments:
     engine: Engine | None = None
     metric: str | None = None
     higher_is_better: bool = True
+    aggregate: Rule | None = None
+    attack: Attack | None = None
+    privacy: ClientPrivacy | None = None
+    rounds: int | None = None
+    """All rounds of the run, where that is known: noise may have to last for them."""
     lanes: int | None = None
 
 
@@ -125,15 +136,20 @@ def prepare(given: Arguments) -> Prepared:
     if not isinstance(taking, Full) and bool((clients.weights == 0).any()):
         raise ValueError("weights must be positive where not all clients take part, got a weight of 0")
     _check_losses(flat, clients, sizes, x[0], y[0])
+    if given.attack is not None:
+        check_attack(given.attack, given.problem, clients)
     for each in chosen:
         each.check(flat, clients, steps, sizes == (None, None))
     ready = [with_dtype(each, flat.x.dtype) for each in chosen]
     seeds = [as_key(key) for key in given.keys]
-    first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0])
+    privacy = _private(given, ready[0], taking, n, engine.shows_participants, (x[0], y[0]))
+    trust = given.aggregate, given.attack, privacy
+    first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0], *trust)
     costs = tuple(costs_of(first, x[0], y[0])) if clients.here else None
     if costs is not None and steps.high > 1 and not any(cost.local_steps for cost in costs):
         name = name_of(type(chosen[0]))
         raise ValueError(f"local_steps must be 1, for {name} makes none, got {given.local_steps!r}")
+    _check_trust(given, ready[0], clients, taking, costs)
     judged = given.metric, given.higher_is_better
     if given.lanes is None:
         prepared = Prepared(Run(first, x[0], y[0], costs), engine, given.evaluates[0], None, *judged)
@@ -142,11 +158,41 @@ def prepare(given: Arguments) -> Prepared:
             given.clients, "clients", "splits with equal numbers, sizes and totals of examples"
         )
         judge, judge_axes = stack_different(given.evaluates, "evaluate", "modules of one structure")
-        setting = Setting(flat, stack(ready, "algorithm"), tables, taking, steps, sizes, jnp.stack(seeds), jnp.stack(x))
+        keys, starts = jnp.stack(seeds), jnp.stack(x)
+        setting = Setting(flat, stack(ready, "algorithm"), tables, taking, steps, sizes, keys, starts, *trust)
         run = Run(setting, jnp.stack(x), jnp.stack(y), costs, given.lanes, axes)
         prepared = Prepared(run, engine, judge, judge_axes, *judged)
+    prepared = replace(prepared, run=replace(prepared.run, shown=engine.shows_participants))
     engine.check(prepared.run)
     return replace(prepared, run=engine.place(prepared.run))
+
+
+def _private(
+    given: Arguments,
+    algorithm: Algorithm,
+    participation: Participation,
+    n: int,
+    shown: bool,
+    start: tuple[Array, Array],
+) -> ClientPrivacy | None:
+    """Privacy with its noise, as arrays: another clip or noise is not another program."""
+    if given.privacy is None:
+        return None
+    stages = algorithm.round()
+    sampling = sampling_of(participation, n, shown or names_participants(stages), kept_by(algorithm, *start))
+    ready = with_noise(given.privacy, stages, sampling, participation.expected(n), given.rounds)
+    arrays: ClientPrivacy = jax.tree.map(lambda number: jnp.asarray(number, start[0].dtype), ready)
+    return arrays
+
+
+def _check_trust(
+    given: Arguments, algorithm: Algorithm, clients: Clients, participation: Participation, costs: Any
+) -> None:
+    """A rule and privacy fit the run."""
+    if given.aggregate is not None:
+        check_rule(given.aggregate, algorithm, clients, participation)
+    if given.privacy is not None:
+        check_private(given.privacy, algorithm, clients, costs)
 
 
 def _checked_kinds(given: Arguments) -> Engine:
@@ -166,6 +212,7 @@ def _checked_kinds(given: Arguments) -> Engine:
     if given.lanes is not None and not engine.batches:
         kind = type(engine).__name__
         raise ValueError(f"engine: {kind} makes one run at a time, take rk.solve and not a batch of lanes")
+    check_kinds(given.aggregate, given.attack, given.privacy)
     for clients in given.clients:
         if not isinstance(clients, Clients):
             told = f"a {type(clients).__name__}: {describe(clients)}"

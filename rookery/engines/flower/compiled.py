@@ -1,13 +1,16 @@
 """The server's part of each step of a round, compiled: one program for each step."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 from jax import Array
 
-from rookery.aggregation.mean import mean_of
-from rookery.algorithm.exchange import Exchange, Server
+from rookery.aggregation.mean import combine
+from rookery.aggregation.privacy import secret_normals
+from rookery.algorithm.exchange import Exchange, Server, is_stacked
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting
 from rookery.algorithm.walk import stage_at
 from rookery.problem.keys import PARTICIPANTS, fold
@@ -40,14 +43,52 @@ def outgoing(setting: Setting, number: int, server: Tree) -> tuple[Tree, Tree]:
 
 
 @eqx.filter_jit
-def receive(setting: Setting, number: int, where: tuple[Any, ...], server: Tree, up: Tree) -> Tree:
-    """The server's state after an exchange, from the uploads of all slots."""
+def receive(
+    setting: Setting, number: int, where: tuple[Any, ...], server: Tree, clips: Any, up: Tree, normals: Tree = None
+) -> tuple[Tree, Any]:
+    """The server's state after an exchange, from the uploads of all slots, and the clips; ``normals`` make the noise."""
     stage = stage_at(setting.algorithm.round(), number)
     assert isinstance(stage, Exchange)
-    ids, mask = where[2:]
-    return stage.server(
-        setting.context(*where), server, mean_of(stage.weighting, server, setting.clients.weights, ids, mask, up)
-    )
+    round, index, ids, mask = where
+    intake = Intake(setting, stage, number, round, index, server, ids, mask, clips)
+    received, clips = intake.received(combine(intake.weights(up), up), normals)
+    return stage.server(setting.context(*where), server, received), clips
+
+
+@eqx.filter_jit
+def receive_sum(
+    setting: Setting, number: int, where: tuple[Any, ...], server: Tree, clips: Any, summed: Tree
+) -> tuple[Tree, Any]:
+    """The same from a weighted sum, which has its noise if the run is private."""
+    stage = stage_at(setting.algorithm.round(), number)
+    assert isinstance(stage, Exchange)
+    round, index, ids, mask = where
+    if setting.privacy is not None:
+        summed, clips = Intake(setting, stage, number, round, index, server, ids, mask, clips).completed(summed)
+    return stage.server(setting.context(*where), server, summed), clips
+
+
+@eqx.filter_jit
+def scales(
+    setting: Setting, number: int, where: tuple[Any, ...], server: Tree, parts: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the weight of each slot, the largest weight a client can have if the run is private) for each part."""
+    stage = stage_at(setting.algorithm.round(), number)
+    assert isinstance(stage, Exchange)
+    round, index, ids, mask = where
+    intake = Intake(setting, stage, number, round, index, server, ids, mask)
+    most = {} if setting.privacy is None else intake.largest_weights(parts)
+    return intake.weights(dict.fromkeys(parts)), most
+
+
+def secret_noise(stage: Exchange, stacked: dict[str, Any]) -> dict[str, Any]:
+    """Standard normal numbers for what is received of an exchange. Nodes know the run's key: they are not drawn with it."""
+
+    def drawn(part: str, leaf: Any) -> Any:
+        rows = is_stacked(stage, part)
+        return secret_normals(leaf.shape if rows else leaf.shape[1:], leaf.dtype)
+
+    return {part: jax.tree.map(partial(drawn, part), each) for part, each in stacked.items()}
 
 
 @eqx.filter_jit

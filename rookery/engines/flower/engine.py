@@ -12,7 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rookery.engines.base import Engine, Run
+from rookery.aggregation.robust import Rule
+from rookery.aggregation.secure.options import LEAST
+from rookery.algorithm.exchange import stacked_parts
+from rookery.algorithm.setting import Setting
+from rookery.algorithms.registry import name_of
+from rookery.engines.base import Engine, Run, kept_by
 from rookery.engines.flower.federation import Federation, shows_state
 from rookery.engines.flower.launch.processes import (
     Started,
@@ -37,6 +42,7 @@ class Remote(Rules, Engine):
     """An engine whose clients are reached by messages. Subclasses say what carries them."""
 
     batches: ClassVar[bool] = False
+    shows_participants: ClassVar[bool] = True
 
     def connect(self, run: Run) -> AbstractContextManager[Transport]:
         """What carries the messages, while it is open."""
@@ -49,11 +55,48 @@ class Remote(Rules, Engine):
 
     def check(self, run: Run) -> None:
         """The server can show the solution, and more participants can be asked than are wanted if that is wished."""
-        self.asked(run.setting.participation, run.setting.clients.n)
+        setting, n = run.setting, run.setting.clients.n
+        self.asked(setting.participation, n)
+        if setting.attack is not None:
+            raise ValueError("attack: attacks are for rk.Simulator() alone, nodes are honest or lie by themselves")
+        if setting.aggregate is not None:
+            self._check_rule(setting.aggregate, setting.participation.least(n))
+        if self.secure is not None:
+            self._check_secure(setting, n)
+        protected = "privacy" if setting.privacy is not None else "secure sums" if self.secure is not None else None
+        if protected is not None and self.collect and kept_by(setting.algorithm, run.x, run.y):
+            raise ValueError(f"collect must be False with {protected}: what clients keep is not protected, got True")
         if not self.collect and shows_state(run.setting.algorithm, run.x, run.y):
             raise ValueError(
                 "collect must be True where every client has a lower level of its own: y is what they keep, got False"
             )
+
+    def _check_secure(self, setting: Setting, n: int) -> None:
+        """The server needs nothing but weighted sums, of enough participants."""
+        if setting.aggregate is not None:
+            raise ValueError(
+                f"aggregate and secure exclude each other: {setting.aggregate} compares uploads one by one, and with "
+                "secure sums the server sees their sum alone"
+            )
+        shown = " and ".join(stacked_parts(setting.algorithm.round()))
+        if shown:
+            raise ValueError(
+                f"secure: {name_of(type(setting.algorithm))} needs the {shown} of every client by itself "
+                '("stack"ed, not summed): it cannot be run with secure sums'
+            )
+        most = setting.participation.slots(n)
+        if most < LEAST:
+            raise ValueError(
+                f"secure sums must have at least {LEAST} participants: of two, each learns the other's upload from the "
+                f"sum, got {most}"
+            )
+
+    def _check_rule(self, rule: Rule, least: int) -> None:
+        """It works with as few participants as the quorum lets pass."""
+        try:
+            rule.check(self.needed(least))
+        except ValueError as error:
+            raise ValueError(f"{error}: the quorum of {self.quorum} lets {self.needed(least)} pass") from None
 
     @contextmanager
     def open(self, run: Run) -> Iterator[Federation]:
@@ -61,6 +104,7 @@ class Remote(Rules, Engine):
         with heard(at_once=True), self.connect(run) as transport:
             federation = Federation(run, transport, self)
             federation.gather_nodes()
+            self.check_nodes(len(set(federation.roster.hosts.values())))
             yield federation
             if not self.lasting:
                 federation.end()
@@ -104,6 +148,8 @@ class Flower(Remote):
         pause: seconds before a round is repeated, doubled each time up to 30.
         collect: whether what clients keep comes to the server at the end, so that the solution is that of the simulator;
             without it, it never leaves them.
+        secure: ``rk.SecureSum(...)``: the server sees the sum of the nodes' uploads and none of them. Needs three nodes
+            or more.
     """
 
     nodes: int = 2
@@ -121,6 +167,8 @@ class Flower(Remote):
                 object.__setattr__(self, name, Path(given))
         if not isinstance(self.nodes, int) or self.nodes < 1:
             raise ValueError(f"nodes must be an integer of at least 1, got {self.nodes!r}")
+        if self.superlink is None:
+            self.check_nodes(self.nodes)
         if self.superlink is not None and ":" not in self.superlink:
             raise ValueError(f"superlink must be HOST:PORT, got {self.superlink!r}")
         if self.superlink is not None and self.certificates is None and not is_loopback(self.superlink):

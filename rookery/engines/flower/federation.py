@@ -5,7 +5,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from rookery.algorithm.cost import Cost, described
-from rookery.algorithm.exchange import Algorithm, Exchange
+from rookery.algorithm.exchange import Algorithm, Exchange, count_stages
 from rookery.algorithm.setting import State
-from rookery.algorithm.walk import Moment, all_finite, count_stages, stage_at
+from rookery.algorithm.walk import Moment, all_finite, stage_at
 from rookery.algorithms.rates import tell_algorithm
 from rookery.engines.base import Run
 from rookery.engines.flower.precision import x64_enabled
@@ -91,6 +91,8 @@ class Federation:
             y=y,
             key=jax.random.key_data(setting.key),
             keep={},
+            privacy=None if setting.privacy is None else setting.privacy.told(),
+            secure=None if self.rules.secure is None else asdict(self.rules.secure),
         )
 
     def gather_nodes(self) -> None:
@@ -142,7 +144,7 @@ class Federation:
         self.versions = walk.versions
         self.trace.append(walk.drawn)
         last = jnp.asarray(walk.last, jnp.int32)
-        return State(state.round + 1, at.server, state.keep, last, state.died)
+        return State(state.round + 1, at.server, state.keep, last, state.died, at.clips)
 
     def memory(self) -> dict[str, Any]:
         """What a server needs beside its state to go on with this federation."""

@@ -12,12 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rookery.aggregation.secure.identity import Identity
+from rookery.aggregation.secure.options import SecureSum
 from rookery.algorithm.cost import described
-from rookery.algorithm.exchange import Exchange
+from rookery.algorithm.exchange import Exchange, count_stages
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting
-from rookery.algorithm.walk import count_stages, stage_at
+from rookery.algorithm.walk import stage_at
+from rookery.engines.flower.masking import Sum
+from rookery.engines.flower.refusal import Refused
 from rookery.engines.flower.store import StateLost, Store
+from rookery.engines.flower.wire.fields import Order
 from rookery.engines.flower.wire.requests import Keep, Work
+from rookery.engines.flower.wire.summing import Advertise
 from rookery.problem.layout import same_structure
 from rookery.typing import Tree
 
@@ -26,14 +33,6 @@ TOLERANCE = 3600.0
 
 Rows = tuple[dict[int, Tree], dict[int, str]]
 """Arrays of some clients, and the reasons why others have none."""
-
-
-class Refused(Exception):
-    """A request that cannot be answered; ``kind`` tells the server what to do about it."""
-
-    def __init__(self, kind: str, text: str):
-        super().__init__(text)
-        self.kind = kind
 
 
 @dataclass
@@ -54,6 +53,12 @@ class Hosted:
     """The answers of this attempt at a round, by the digest of the request."""
     downloads: dict[int, dict[str, str]] = field(default_factory=dict)
     """The dtypes and shapes of what each exchange brought: others would be compiled for, and the program kept."""
+    secure: SecureSum | None = None
+    """How uploads are summed where nobody may see them."""
+    identity: Identity | None = None
+    """The keys of all nodes that may take part in such a sum."""
+    sum: Sum | None = None
+    """The secure sum that this node takes part in; in memory only, so that nobody finds its secrets afterwards."""
 
     def begin(self, x: Any, y: Any, given: Mapping[int, Tree]) -> None:
         """Sets what each client keeps before the first round: the algorithm's own start, or what is given for it."""
@@ -76,11 +81,10 @@ class Hosted:
         """The uploads of the clients of a request, which must be newer than all before."""
         self.check_here(work.clients)
         brought = self._check_download(work)
-        self._check_order(work.order)
-        if work.order[:3] != self.newest[:3]:
-            self.answers.clear()
-        self.newest = work.order
-        self.store.note(work.order)
+        if self.secure is None:
+            self._go_on_to(work.order)
+        else:
+            self.summed(work.order)  # raises unless its keys were agreed
         self._follow_sizes(work)
         uploads, failed = {}, {}
         for place, client in enumerate(work.clients):
@@ -91,6 +95,44 @@ class Hosted:
         if uploads:
             self.downloads[work.exchange] = brought
         return uploads, failed
+
+    def _go_on_to(self, order: Order) -> None:
+        """A new request; the answers of an earlier attempt are not asked for again."""
+        self._check_order(order)
+        if order[:3] != self.newest[:3]:
+            self.answers.clear()
+        self.newest = order
+        self.store.note(order)
+
+    # --- a secure sum
+
+    def join(self, asked: Advertise) -> Sum:
+        """Begins a secure sum."""
+        if self.secure is None:
+            raise Refused("error", "this run has no secure sums")
+        self._go_on_to(asked.order)
+        self.sum = Sum(asked, self.told, self.secure, self.identity)
+        return self.sum
+
+    def summed(self, order: Order) -> Sum:
+        """The secure sum of an exchange."""
+        if self.sum is None or self.sum.order != order:
+            raise Refused("stale", f"request {order} belongs to a secure sum that this node does not take part in")
+        return self.sum
+
+    def deviations(self, work: Work, upload: dict[str, Tree]) -> dict[str, float]:
+        """Of the noise that all nodes together add to each part of the sum, if the run is private."""
+        if self.setting.privacy is None:
+            return {}
+        assert work.secure is not None
+        parts = set(upload)
+        if set(work.secure.most) != parts:
+            raise Refused("error", f"the largest weights of {sorted(parts)} must be told in a private run")
+        stage = stage_at(self.setting.algorithm.round(), work.exchange)
+        assert isinstance(stage, Exchange)
+        clips = None if work.clips is None else np.broadcast_to(work.clips, (work.exchange + 1, *work.clips.shape))
+        intake = Intake(self.setting, stage, work.exchange, 0, 0, None, None, None, clips, work.down)  # type: ignore[arg-type]
+        return {part: float(each) for part, each in intake.deviations(work.secure.most, parts).items()}
 
     def _check_order(self, order: tuple[int, ...]) -> None:
         """The newest request is never an old one sent again; and no time that is still to come may lock its servers out."""
@@ -107,6 +149,11 @@ class Hosted:
             raise Refused("error", f"stage {work.exchange} of a round is no exchange")
         if work.private and set(work.private) != set(work.clients):
             raise Refused("error", f"private must be given for {work.clients}, it is for {sorted(work.private)}")
+        if self.secure is not None and work.private:  # not what all are told alike
+            stage = stage_at(stages, work.exchange)
+            strange = [set(row) & set(work.down) for row in work.private.values()]
+            if getattr(stage, "private", None) is None or any(strange):
+                raise Refused("error", f"exchange {work.exchange} brings nothing to one client alone that all are told")
         now, before = _downloads(work), self.downloads.get(work.exchange)
         if now is None or (before is not None and now != before):
             raise Refused("error", f"exchange {work.exchange} brings {now} to its clients, before it was {before}")
@@ -136,8 +183,9 @@ class Hosted:
             keep, carry = self.store.held(client, where)
         numbers = (round, work.index, client, self.clients.index(client), last)
         down = {**work.down, **work.private.get(client, {})}
-        numbers, down, keep, carry = arrays((numbers, down, keep, carry))
-        up, keep, carry = client_work(self.setting, work.exchange, numbers, down, keep, carry)
+        numbers, down, clips, keep, carry = arrays((numbers, down, work.clips, keep, carry))
+        public = tuple(sorted(work.down))
+        up, keep, carry = client_work(self.setting, work.exchange, public, numbers, down, clips, keep, carry)
         self.store.hold(client, where, (keep, carry), self._has_several_stages)
         if keep is not None:
             self.store.write(client, work.version, jax.device_get(keep))
@@ -167,12 +215,31 @@ class Hosted:
 
 
 @eqx.filter_jit
-def client_work(setting: Setting, number: int, numbers: Any, down: Tree, keep: Tree, carry: Tree) -> Any:
-    """(up, keep, carry) of one client in the exchange ``number`` of a round: one program for each exchange."""
+def client_work(
+    setting: Setting,
+    number: int,
+    public: tuple[str, ...],
+    numbers: Any,
+    down: Tree,
+    clips: Any,
+    keep: Tree,
+    carry: Tree,
+) -> Any:
+    """(up, keep, carry) of one client in the exchange ``number`` of a round: one program for each exchange.
+
+    ``public`` are the parts of ``down`` that everybody is told.
+    """
     round, index, id, row, last = numbers
     stage = stage_at(setting.algorithm.round(), number)
     assert isinstance(stage, Exchange)
-    return stage.work(setting.local(id, round, index, last, row=row), down, keep, carry)
+    up, keep, carry = stage.work(setting.local(id, round, index, last, row=row), down, keep, carry)
+    if setting.privacy is not None:
+        told = {name: down[name] for name in public}
+        stages = count_stages(setting.algorithm.round())
+        every = None if clips is None else jnp.broadcast_to(clips, (stages, *clips.shape))
+        me = jnp.reshape(id, (1,)), jnp.ones(1, bool)
+        up = Intake(setting, stage, number, round, index, None, *me, every, told).leaving(up)
+    return up, keep, carry
 
 
 def arrays(tree: Tree) -> Tree:

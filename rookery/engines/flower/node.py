@@ -7,11 +7,19 @@ A request is a packed message (``wire/pack.py``); its ``meta["kind"]`` is one of
     keep       what the clients keep, for evaluation and for the solution
     end        the run is over: what was kept for it is removed
 
+and, where sums are secure, the steps before and after an exchange (``wire/summing.py``):
+
+    advertise  make keys for an exchange
+    share      share their secrets among the nodes of the exchange
+    confirm    sign who is still there
+    unmask     tell the shares that remove the masks from the sum
+
 What each may hold is checked in ``wire/requests.py``, so that a server can touch nothing here but the state of its own
 run. Only code that is installed here is run. The answer to a repeated request is the stored one.
 """
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -21,18 +29,35 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rookery.aggregation.privacy import ClientPrivacy
+from rookery.aggregation.secure.identity import Identity
+from rookery.aggregation.secure.options import SecureSum
+from rookery.aggregation.secure.protocol import ProtocolError
 from rookery.algorithm.cost import costs_of
 from rookery.algorithm.setting import Setting, flat_problem, with_dtype
-from rookery.engines.flower.hosted import Hosted, Refused, Rows, arrays
+from rookery.engines.flower.hosted import Hosted, Rows, arrays
 from rookery.engines.flower.precision import enable_x64, x64_enabled
+from rookery.engines.flower.refusal import Refused
 from rookery.engines.flower.site import Site
 from rookery.engines.flower.store import Store
 from rookery.engines.flower.wire.fields import NAME
 from rookery.engines.flower.wire.pack import Malformed, pack, plain
-from rookery.engines.flower.wire.requests import Begin, End, Keep, Work, read_request
+from rookery.engines.flower.wire.requests import Begin, End, Keep, Request, Work, read_request
+from rookery.engines.flower.wire.summing import (
+    Advertise,
+    Confirm,
+    Share,
+    Step,
+    Unmask,
+    tell_bytes,
+    tell_keys,
+    tell_shared,
+)
 from rookery.problem.clients import Clients, Split
 from rookery.problem.participation import Full, Steps
 from rookery.typing import Tree
+
+log = logging.getLogger("rookery.flower")
 
 RUNS = 4
 """How many runs a node with a folder has in memory; others are read again when they are asked for."""
@@ -42,11 +67,17 @@ class Node:
     """Hosts ``clients`` of the problem that ``open_site()`` gives, and answers requests.
 
     What clients keep is stored below ``folder``, or in memory only without one. The problem and the data are loaded when
-    the first run begins, in its precision.
+    the first run begins, in its precision. A node with an ``identity`` takes part in runs with secure sums only, and
+    only with nodes whose keys it lists.
     """
 
     def __init__(
-        self, open_site: Callable[[], Site], clients: Sequence[int], folder: Path | None = None, name: str = ""
+        self,
+        open_site: Callable[[], Site],
+        clients: Sequence[int],
+        folder: Path | None = None,
+        name: str = "",
+        identity: Identity | None = None,
     ):
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
             raise ValueError(f"partitions must be different whole numbers, at least one, got {list(clients)}")
@@ -54,6 +85,7 @@ class Node:
         self.name = plain(name or "node of " + ", ".join(map(str, self.clients)), NAME - 3)
         self._open_site = open_site
         self._folder = folder
+        self._identity = identity
         self._site: Site | None = None
         self._data: Clients | None = None
         self._runs: dict[str, Hosted] = {}
@@ -66,7 +98,7 @@ class Node:
                 return self._answer(request)
             except Refused as error:
                 return self._wrong(str(error), error.kind)
-            except Malformed as error:
+            except (Malformed, ProtocolError) as error:
                 return self._wrong(str(error))
             except Exception as error:  # whatever a loss or a loader raises is told, and the node lives on
                 return self._wrong(f"{type(error).__name__}: {error}")
@@ -80,21 +112,68 @@ class Node:
 
     def _answer(self, request: bytes) -> bytes:
         read = read_request(request)
+        try:
+            return self._answer_to(read, request)
+        except (Refused, Malformed, ProtocolError):
+            raise
+        except Exception as error:
+            if not self._is_secure(read):
+                raise
+            log.warning("%s: a request of run %s failed", self.name, read.run, exc_info=True)
+            told = f"{type(error).__name__}: what it says may tell of the data, it is in the log of the node"
+            raise Refused("error", told) from None
+
+    def _is_secure(self, read: Request) -> bool:
+        """Whether the server may see sums alone."""
+        known = self._runs.get(read.run)
+        begins = isinstance(read, Begin) and read.secure is not None
+        return self._identity is not None or begins or (known is not None and known.secure is not None)
+
+    def _answer_to(self, read: Request, request: bytes) -> bytes:
         match read:
             case Begin():
                 return self._begin(read, request)
-            case Work():
+            case Work() | Advertise() | Share() | Confirm() | Unmask():
                 run, digest = self._run(read.run), hashlib.sha256(request).hexdigest()
                 if digest not in run.answers:
-                    answer = self._rows(run.exchange(read))
+                    answer = self._exchange(run, read) if isinstance(read, Work) else self._step(run, read)
                     run.answers[digest] = answer
                 return run.answers[digest]
             case Keep():
-                return self._rows(self._run(read.run).kept(read))
+                run = self._run(read.run)
+                if run.secure is not None:
+                    raise Refused("error", "sums are secure: what clients keep does not leave them")
+                return self._rows(run.kept(read))
             case End():
                 self._runs.pop(read.run, None)
                 self._store(read.run).clear()
                 return pack(None, {"name": self.name})
+
+    def _exchange(self, run: Hosted, work: Work) -> bytes:
+        if (work.secure is None) != (run.secure is None):
+            raise Refused("error", "an exchange has masks in a run with secure sums, and in no other")
+        uploads, failed = run.exchange(work)
+        if run.secure is None:
+            return self._rows((uploads, failed))
+        if not uploads:
+            raise Refused("error", "; ".join(failed.values()) or "no participants")
+        masked = run.summed(work.order).mask(work, uploads, run.deviations(work, next(iter(uploads.values()))))
+        told = {"clients": list(uploads), "failed": {str(client): why for client, why in failed.items()}}
+        return pack(masked, {"name": self.name, **told})
+
+    def _step(self, run: Hosted, step: Step) -> bytes:
+        """A step of a secure sum beside the exchange."""
+        told: dict[str, Any]
+        match step:
+            case Advertise():
+                told = {"keys": tell_keys(run.join(step).advertise())}
+            case Share():
+                told = tell_shared(run.summed(step.order).share(step))
+            case Confirm():
+                told = {"signature": run.summed(step.order).confirm(step.survivors).hex()}
+            case Unmask():
+                told = {"shares": tell_bytes(run.summed(step.order).unmask(step.survivors, step.signatures))}
+        return pack(None, {"name": self.name, **told})
 
     # --- a run starts
 
@@ -123,12 +202,18 @@ class Node:
             enable_x64(begin.x64)
         if self._site is None:
             self._site = self._open_site()
+        if self._identity is not None and begin.secure is None:
+            raise Refused("error", "this node takes part in runs with secure sums only")
         if begin.n != self._site.n:
             raise Refused("error", f"the run has {begin.n} clients, the problem here {self._site.n}")
         if self._data is None:
             self._data = self._site.load(self.clients)
         store = self._store(begin.run)
-        return Hosted(begin.told, _setting(begin, self._site, self._data), self.clients, store, store.newest())
+        setting = _setting(begin, self._site, self._data)
+        run = Hosted(begin.told, setting, self.clients, store, store.newest())
+        if begin.secure is not None:
+            run.secure, run.identity = SecureSum(**begin.secure), self._identity
+        return run
 
     # --- runs that began here
 
@@ -177,7 +262,9 @@ def _setting(begin: Begin, site: Site, data: Clients) -> Setting:
             raise Refused("error", f"{name} of the run is {there}, of the problem here {here}")
     algorithm = with_dtype(site.make_algorithm(begin.algorithm), flat.x.dtype)
     key = jax.random.wrap_key_data(jnp.asarray(begin.key), impl="threefry2x32")
-    return Setting(flat, algorithm, data, Full(), Steps(*begin.steps), begin.batch_size, key, arrays(begin.x))
+    privacy = None if begin.privacy is None else ClientPrivacy.of_told(begin.privacy)
+    fixed = Full(), Steps(*begin.steps), begin.batch_size, key, arrays(begin.x)
+    return Setting(flat, algorithm, data, *fixed, privacy=privacy)
 
 
 def _costs(setting: Setting, begin: Begin) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import jax
 from rookery.algorithm.cost import Cost
 from rookery.engines.flower.rules import SILENCE, FederationError, Rules
 from rookery.engines.flower.wire.answers import Answer, Greeting, read_answer, read_greeting
-from rookery.engines.flower.wire.requests import Begin
+from rookery.engines.flower.wire.requests import Begin, read_request
 from rookery.engines.flower.wire.transport import Answers, Transport
 from rookery.typing import Tree
 
@@ -40,6 +40,8 @@ class Roster:
         self.sizes: dict[str, dict[int, int]] = {"lower": {}, "upper": {}}
         """How many examples each client has, by level."""
         self._begin = begin
+        self.told = _told(begin)
+        """The digest of what begins the run, as nodes compute it."""
         self._exchanges = exchanges
         self._kept = kept
         self._refused: dict[int, str] = {}
@@ -181,6 +183,12 @@ class Roster:
             told = self.claims[node].costs
             votes.append((told, clients + sum(other for costs, other in votes if costs == told)))
         return max(votes, key=lambda vote: vote[1])[0]
+
+
+def _told(begin: Begin) -> str:
+    read = read_request(begin.packed())
+    assert isinstance(read, Begin)
+    return read.told
 
 
 def _rows(table: Tree, clients: Sequence[int]) -> dict[int, Tree]:

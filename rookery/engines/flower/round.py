@@ -10,17 +10,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rookery.aggregation.secure.protocol import TooFew
 from rookery.algorithm.cost import Cost
-from rookery.algorithm.exchange import Exchange, Repeat, Server
+from rookery.algorithm.exchange import Exchange, Repeat, Server, count_stages
 from rookery.algorithm.setting import Setting, State
-from rookery.algorithm.walk import Moment, Walk, count_stages
-from rookery.engines.flower.compiled import alone, drawn, is_wanted, local_steps, outgoing, receive
+from rookery.algorithm.walk import Moment, Walk
+from rookery.engines.flower.compiled import (
+    alone,
+    drawn,
+    is_wanted,
+    local_steps,
+    outgoing,
+    receive,
+    receive_sum,
+    scales,
+    secret_noise,
+)
+from rookery.engines.flower.masking import mass_of
 from rookery.engines.flower.roster import Roster
 from rookery.engines.flower.rules import Rules
-from rookery.engines.flower.uploads import alike, judge
-from rookery.engines.flower.wire.answers import read_answer
+from rookery.engines.flower.summing import Summing
+from rookery.engines.flower.uploads import alike, judge, part_names
+from rookery.engines.flower.wire.answers import Answer, read_answer
 from rookery.engines.flower.wire.fields import Version
 from rookery.engines.flower.wire.requests import Work
+from rookery.engines.flower.wire.summing import Masking
 from rookery.engines.flower.wire.transport import Answers
 from rookery.problem.participation import Participation
 from rookery.typing import Tree
@@ -74,7 +88,7 @@ class Round(Walk):
     def make(self) -> Moment | None:
         """All steps of the round; None if too few participants could be counted, and ``shortage`` says why."""
         try:
-            start = Moment(self.state.server, None, None, *self._draw(0), -1)
+            start = Moment(self.state.server, None, None, *self._draw(0), -1, clips=self.state.clips)
             return self.run(self.setting.algorithm.round(), start)
         except _BelowQuorum as problem:
             self.shortage = str(problem)
@@ -124,29 +138,89 @@ class Round(Walk):
             at = replace(at, ids=ids, mask=mask, draws=at.draws + 1)
         else:
             at = replace(at, draws=max(at.draws, 0))
+        return self._secure(at, index, number) if self.common.rules.secure else self._plain(stage, at, index, number)
+
+    def _plain(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
+        """The server sees every upload."""
         uploads = self._ask(at, index, number)
-        if len(uploads) < self.common.rules.needed(self._wanted):
-            raise _BelowQuorum(self._why_too_few(uploads))
-        self._first = False
+        self._check_quorum(len(uploads))
         zero = jax.tree.map(np.zeros_like, next(iter(uploads.values())))
         rows = [uploads.get(int(id), zero) if used else zero for id, used in zip(at.ids, at.mask, strict=True)]
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *rows)
         at = replace(at, mask=at.mask & np.isin(at.ids, list(uploads)))
         self._note(number, at)
-        return replace(at, server=receive(self.setting, number, self._where(index, at), at.server, stacked))
+        normals = secret_noise(stage, stacked) if self.setting.privacy is not None else None
+        server, clips = receive(self.setting, number, self._where(index, at), at.server, at.clips, stacked, normals)
+        return replace(at, server=server, clips=clips)
+
+    def _secure(self, at: Moment, index: Any, number: int) -> Moment:
+        """The server sees the weighted sum alone, over whoever stays; so weights are told first and corrected after."""
+        wanted = self.common.costs[number].upload
+        parts = part_names(wanted)
+        weights, most = jax.device_get(scales(self.setting, number, self._where(index, at), at.server, parts))
+        try:
+            counted, summed = self._sum(at, index, number, weights, most)
+        except TooFew as problem:
+            raise _BelowQuorum(f"{problem} ({self._reasons})") from None
+        at = replace(at, mask=at.mask & np.isin(at.ids, counted))
+        self._note(number, at)
+        where = self._where(index, at)
+        after, _ = jax.device_get(scales(self.setting, number, where, at.server, parts))
+        for part in parts:
+            here = np.flatnonzero(at.mask)
+            place = here[np.argmax(np.abs(weights[part][here]))]  # all have changed alike
+            factor = float(after[part][place]) / float(weights[part][place]) if weights[part][place] else 1.0
+            summed[part] = jax.tree.map(lambda leaf, factor=factor: factor * leaf, summed[part])
+        leaves, structure = jax.tree.flatten(summed)
+        typed = [jnp.asarray(leaf, each.partition("[")[0]) for leaf, each in zip(leaves, wanted.values(), strict=True)]
+        received = jax.tree.unflatten(structure, typed)
+        server, clips = receive_sum(self.setting, number, where, at.server, at.clips, received)
+        return replace(at, server=server, clips=clips)
+
+    def _check_quorum(self, counted: int) -> None:
+        needed = self.common.rules.needed(self._wanted)
+        if counted < needed:
+            raise _BelowQuorum(
+                f"{counted} of {self._wanted} participants could be counted and {needed} are needed ({self._reasons})"
+            )
+        self._first = False
 
     # --- the messages of an exchange
+
+    def _sum(
+        self, at: Moment, index: int, number: int, weights: dict[str, Any], most: dict[str, Any]
+    ) -> tuple[list[int], dict[str, Any]]:
+        """The participants that are counted, and the weighted sum of their uploads."""
+        roster, rules = self.common.roster, self.common.rules
+        assert rules.secure is not None
+        requests, slots = self._requests(at, index, number)
+
+        def send(asked: Mapping[int, bytes]) -> Answers:
+            return roster.transport.send(asked, rules.deadline)
+
+        order = (self.common.started, self.number, self.attempt, self._sequence)
+        summing = Summing(rules.secure, self.common.run, roster.told, order, sorted(slots), send, self._is_out)
+        self._sequence += 1
+        there = summing.agree()
+        own = {
+            node: {part: [float(each[slot]) for slot in slots[node]] for part, each in weights.items()}
+            for node in there
+        }
+        masses = {part: {summing.party(node): mass_of(own[node][part]) for node in there} for part in weights}
+        largest = {part: float(each) for part, each in most.items()}
+        works = {
+            node: replace(requests[node], secure=Masking(summing.sealed_for(node), own[node], masses, largest))
+            for node in there
+        }
+        counted = summing.take(works, self.common.costs[number].upload)
+        self._check_quorum(len(counted))
+        return counted, summing.total()
 
     def _ask(self, at: Moment, index: int, number: int) -> dict[int, Tree]:
         """The good uploads by client."""
         roster = self.common.roster
-        roster.greet()
-        self._problems.clear()
-        down, private = jax.device_get(outgoing(self.setting, number, at.server))
-        slots = self._slots_by_node(at)
-        requests = {
-            node: self._request(at, index, number, own, down, private).packed() for node, own in sorted(slots.items())
-        }
+        works, slots = self._requests(at, index, number)
+        requests = {node: work.packed() for node, work in works.items()}
         self._sequence += 1
 
         good: dict[int, dict[int, Tree]] = {}
@@ -168,6 +242,15 @@ class Round(Walk):
         for client, reason in strange.items():
             self._leave_out(roster.names.get(roster.hosts[client], "a node"), reason)
         return uploads
+
+    def _requests(self, at: Moment, index: int, number: int) -> tuple[dict[int, Work], dict[int, list[int]]]:
+        """What each node is asked, and where its participants stand in the draw."""
+        self.common.roster.greet()
+        self._problems.clear()
+        down, private = jax.device_get(outgoing(self.setting, number, at.server))
+        slots = self._slots_by_node(at)
+        works = {node: self._request(at, index, number, own, down, private) for node, own in sorted(slots.items())}
+        return works, slots
 
     def _slots_by_node(self, at: Moment) -> dict[int, list[int]]:
         """Where the participants of each node stand in the draw."""
@@ -202,39 +285,40 @@ class Round(Walk):
             equal={level: len(set(sizes.values())) == 1 for level, sizes in self.common.roster.sizes.items()},
             down=down,
             private=rows if private else {},
+            clips=None if at.clips is None else np.asarray(at.clips[number]),
         )
 
     def _good(self, node: int, clients: list[int], answer: bytes | str | None, number: int) -> dict[int, Tree]:
         """The uploads of a node that can be counted; the others are left out, with a reason."""
-        roster = self.common.roster
-        name = roster.name(node)
-        if answer is None:
-            if not self._over_selects:  # else it may be one that was not waited for
-                roster.doubt(node)
-                self._leave_out(name, "no answer by the deadline")
+        read = None if answer is None else read_answer(answer)
+        if read is None or read.error is not None:
+            if read is not None or not self._over_selects:  # else it may be one that was not waited for
+                self._is_out(node, read, isinstance(answer, str))
             return {}
-        read = read_answer(answer)
-        if read.error is not None:
-            if isinstance(answer, str):
-                roster.doubt(node)
-            if read.kind == "unknown-run":  # it was restarted
-                roster.forget(node)
-            self._leave_out(name, read.error)
-            return {}
+        name = self.common.roster.name(node)
         good, bad = judge(read, clients, self.common.costs[number].upload)
         for reason in bad.values():
             self._leave_out(name, reason)
         return good
+
+    def _is_out(self, node: int, read: Answer | None, lost: bool = False) -> None:
+        """A node whose answer says what is wrong, or that has not answered."""
+        roster = self.common.roster
+        name = roster.name(node)
+        if read is None or lost:
+            roster.doubt(node)
+        if read is not None and read.kind == "unknown-run":  # it was restarted
+            roster.forget(node)
+        self._leave_out(name, "no answer by the deadline" if read is None else str(read.error))
 
     def _leave_out(self, name: str, reason: str) -> None:
         self._problems[f"{name}: {reason}"] += 1
         self.left_out[f"{name}: {reason}"] += 1
         log.warning("round %d: left out %s: %s", self.number, name, reason)
 
-    def _why_too_few(self, uploads: Mapping[int, Tree]) -> str:
-        needed = self.common.rules.needed(self._wanted)
-        reasons = "; ".join(reason for reason, _ in self._problems.most_common(3))
-        return f"{len(uploads)} of {self._wanted} participants could be counted and {needed} are needed ({reasons})"
+    @property
+    def _reasons(self) -> str:
+        return "; ".join(reason for reason, _ in self._problems.most_common(3))
 
     # --- what the walk keeps account of
 

@@ -1,8 +1,10 @@
 """What a federation does about participants that fail."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rookery.aggregation.secure.options import LEAST, SecureSum
 from rookery.engines.base import EngineError
 from rookery.problem.participation import Participation, Uniform
 
@@ -27,6 +29,7 @@ class Rules:
     pause            seconds before a round is repeated, doubled each time up to 30
     collect          whether what clients keep comes to the server at the end, so that the solution is that of the
                      simulator; without it, it never leaves them
+    secure           how uploads are summed so that the server sees their sum alone; None: it sees each
     """
 
     quorum: float | int = 0.5
@@ -36,6 +39,7 @@ class Rules:
     patience: float = 60.0
     pause: float = 1.0
     collect: bool = True
+    secure: SecureSum | None = None
 
     def __post_init__(self) -> None:
         whole = isinstance(self.quorum, int) and not isinstance(self.quorum, bool) and self.quorum >= 1
@@ -49,6 +53,15 @@ class Rules:
                 raise ValueError(f"{name} must be a number of at least {least}, got {value!r}")
         if self.deadline == 0:
             raise ValueError("deadline must be positive, got 0")
+        if isinstance(self.secure, Mapping):  # as a run's folder has it
+            object.__setattr__(self, "secure", SecureSum(**self.secure))
+        if self.secure is not None and not isinstance(self.secure, SecureSum):
+            raise TypeError(f"secure must be rk.SecureSum(...) or None, got {self.secure!r}")
+        if self.secure is not None and self.over_selection != 1:
+            raise ValueError(
+                "over_selection must be 1 with secure sums: a node that is not waited for takes others' masks with it, "
+                f"got {self.over_selection}"
+            )
 
     @property
     def ours(self) -> bool:
@@ -58,6 +71,14 @@ class Rules:
     def pause_after(self, attempt: int) -> float:
         """Seconds after a failed attempt. After ``SILENCE`` all nodes are greeted again: to wait longer helps nobody."""
         return min(self.pause * 2.0**attempt, max(self.pause, SILENCE))
+
+    def check_nodes(self, nodes: int) -> None:
+        """Raises unless there can be a secure sum of so many nodes, if sums are secure."""
+        if self.secure is not None and nodes < LEAST:
+            raise ValueError(
+                f"secure sums must have at least {LEAST} nodes: of two, each learns the other's upload from the sum, "
+                f"got {nodes}"
+            )
 
     def needed(self, wanted: int) -> int:
         """The quorum of a draw of so many participants."""

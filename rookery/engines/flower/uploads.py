@@ -14,6 +14,11 @@ Judged = tuple[dict[int, Tree], dict[int, str]]
 """The good uploads by client, and for each of the others why it is none."""
 
 
+def part_names(wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """The parts of an upload whose arrays have these names, such as ``['y']['w']``."""
+    return tuple(sorted({name[2 : name.index("']")] for name in wanted}))
+
+
 def judge(answer: Answer, clients: Sequence[int], wanted: Mapping[str, str]) -> Judged:
     """The uploads of a node's answer; ``wanted`` has the dtype and shape of each array."""
     good, bad = {}, {}

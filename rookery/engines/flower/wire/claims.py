@@ -37,11 +37,12 @@ class KeyedGrid(OverGrid):
         return self._owned.get(node, frozenset())
 
 
-def read_owners(path: Path, n: int) -> Owners:
-    """The list of an operator: a TOML file with a line ``"node-0.pub" = "0-4"`` for each node under ``[nodes]``.
-
-    Names of files are relative to the list. Each of the ``n`` clients is listed once.
-    """
+def read_listed(path: Path) -> list[tuple[bytes, list[int]]]:
+    """The keys of an operator's list and their clients: a TOML file with a line ``"node-0.pub" = "0-4"`` for each node
+    under ``[nodes]``. Names of files are relative to the list.
+    """  # fmt: skip
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
     try:
         listed = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
@@ -50,20 +51,27 @@ def read_owners(path: Path, n: int) -> Owners:
         raise ValueError(
             f"the list of node keys {path} must have a table [nodes] of clients by key file, and nothing else"
         )
-    owners: dict[bytes, frozenset[int]] = {}
+    found: dict[bytes, list[int]] = {}
     taken: dict[int, str] = {}
     for name, clients in listed["nodes"].items():
         own = partitions(str(clients), f"{path}: the clients of {name}")
         key = _read_key(path.parent / name)
-        if key in owners:
+        if key in found:
             raise ValueError(f"{path}: the key of {name} is listed twice")
-        owners[key] = frozenset(own)
+        found[key] = own
         for client in own:
             if client in taken:
                 raise ValueError(f"{path}: client {client} is listed for {taken[client]} and for {name}")
             taken[client] = name
-    if set(taken) != set(range(n)):
-        wrong = sorted(set(taken) ^ set(range(n)))
+    return list(found.items())
+
+
+def read_owners(path: Path, n: int) -> Owners:
+    """The same for a federation of ``n`` clients, each of which is listed once."""
+    owners = {key: frozenset(clients) for key, clients in read_listed(path)}
+    taken = frozenset().union(*owners.values())
+    if taken != set(range(n)):
+        wrong = sorted(taken ^ set(range(n)))
         raise ValueError(f"{path} must list the clients 0 to {n - 1}, each once; it is wrong about {wrong[:5]}")
     return owners
 

@@ -15,7 +15,7 @@ import numpy as np
 from rookery.typing import Tree
 
 MAGIC = b"RKY1"
-DTYPES = ("float32", "float64", "int32", "int64", "uint32", "bool")
+DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64", "bool")
 """What may travel; always little-endian."""
 
 HEADER = 2**23

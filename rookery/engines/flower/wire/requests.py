@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from rookery.aggregation.privacy import PARTS
 from rookery.engines.flower.wire.fields import (
     MOST,
     MOST_STEPS,
@@ -37,6 +38,7 @@ from rookery.engines.flower.wire.fields import (
     yes,
 )
 from rookery.engines.flower.wire.pack import Malformed, brief, pack, unpack
+from rookery.engines.flower.wire.summing import STEPS, Masking, Step, masking, secure_sum
 from rookery.typing import Tree
 
 
@@ -58,6 +60,10 @@ class Begin:
     key: Any
     keep: dict[int, Tree]
     """What some clients keep at the start, if it is not the algorithm's own start."""
+    privacy: dict[str, Any] | None = None
+    """How uploads are clipped, if they are: the clip (None if it is told in each exchange), by part or whole."""
+    secure: dict[str, Any] | None = None
+    """The options of secure sums, if the run has them: then no upload leaves the node without a mask."""
 
     def packed(self) -> bytes:
         """The request as it travels."""
@@ -78,6 +84,8 @@ class Begin:
             "algorithm": self.algorithm,
             "batch_size": list(self.batch_size),
             "steps": list(self.steps),
+            "privacy": self.privacy,
+            "secure": self.secure,
         }
 
 
@@ -102,6 +110,18 @@ class Work:
     """Whether all clients have equally many examples, by level."""
     down: dict[str, Tree]
     private: dict[int, dict[str, Tree]]
+    clips: Any = None
+    """The clips of each part of an upload, where they are not told once for all."""
+    secure: Masking | None = None
+    """What a secure sum needs beside."""
+
+    @property
+    def common(self) -> bytes:
+        """A digest of what all parties of a secure sum must be told alike."""
+        told = {} if self.secure is None else self.secure.common
+        meta = {"exchange": self.exchange, "index": self.index, "version": list(self.version), "first": self.first}
+        meta |= {"equal": dict(sorted(self.equal.items())), **told}
+        return hashlib.sha256(pack({"down": self.down, "clips": self.clips}, meta)).digest()
 
     def packed(self) -> bytes:
         """The request as it travels."""
@@ -117,8 +137,9 @@ class Work:
             "last": self.last,
             "counted": self.counted,
             "equal": self.equal,
+            "secure": None if self.secure is None else self.secure.told(),
         }
-        return pack({"down": self.down, "private": _rows(self.private)}, meta)
+        return pack({"down": self.down, "private": _rows(self.private), "clips": self.clips}, meta)
 
 
 @dataclass(frozen=True)
@@ -145,7 +166,7 @@ class End:
         return pack(None, {"kind": "end", "run": self.run})
 
 
-Request = Begin | Work | Keep | End
+Request = Begin | Work | Keep | End | Step
 
 
 def _rows(rows: dict[int, Tree]) -> dict[str, Tree]:
@@ -163,6 +184,7 @@ def read_request(buffer: bytes) -> Request:
         "exchange": _work,
         "keep": _keep,
         "end": lambda tree, got: End(got("run", run_name)),
+        **STEPS,
     }
     kind = meta.get("kind")
     if not isinstance(kind, str) or kind not in known:
@@ -194,11 +216,13 @@ def _begin(tree: Tree, got: Fields) -> Begin:
         y=parts["y"],
         key=key,
         keep=by_client(parts["keep"], "keep"),
+        privacy=got("privacy", optional(_privacy)),
+        secure=got("secure", optional(secure_sum)),
     )
 
 
 def _work(tree: Tree, got: Fields) -> Work:
-    parts = _named(tree, "down", "private")
+    parts = _named(tree, "down", "private", "clips")
     down, private = parts["down"], by_client(parts["private"], "private")
     if not isinstance(down, dict) or not all(isinstance(row, dict) for row in private.values()):
         raise Malformed("down, and what is private to a client, must be tables of arrays")
@@ -216,6 +240,8 @@ def _work(tree: Tree, got: Fields) -> Work:
         equal=got("equal", _equal),
         down=down,
         private=private,
+        clips=_clips(parts["clips"]),
+        secure=got("secure", optional(masking)),
     )
     if request.order[1:3] != request.version[:2]:
         raise Malformed(f"order {request.order} and version {request.version} must be of one round and attempt")
@@ -233,6 +259,28 @@ def _named(tree: Tree, *names: str) -> dict[str, Tree]:
     if not isinstance(tree, dict) or set(tree) != set(names):
         raise Malformed(f"the request must have the arrays {', '.join(names)}")
     return tree
+
+
+def _privacy(value: Any, name: str) -> dict[str, Any]:
+    got = Fields(table(value, name), name)
+    clip, noise, by = got("clip", optional(_length)), got("noise", _length), got("by", text)
+    got.done()
+    if by not in ("part", "whole"):
+        raise Malformed(f"{name}.by must be part or whole, got {brief(by)}")
+    return {"clip": clip, "noise": noise, "by": by}
+
+
+def _length(value: Any, name: str) -> float:
+    if type(value) is not float or not 0 < value < float("inf"):
+        raise Malformed(f"{name} must be a positive number, got {brief(value)}")
+    return value
+
+
+def _clips(value: Any) -> Any:
+    good = isinstance(value, np.ndarray) and value.shape == (PARTS,) and value.dtype.kind == "f"
+    if value is not None and not (good and np.isfinite(value).all() and (value > 0).all()):
+        raise Malformed(f"clips must be {PARTS} positive numbers")
+    return value
 
 
 def _equal(value: Any, name: str) -> dict[str, bool]:

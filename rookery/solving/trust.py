@@ -1,0 +1,96 @@
+"""Whether a robust rule, an attack and privacy fit the run that they are wanted for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rookery.aggregation.attacks import Attack, LabelFlip
+from rookery.aggregation.privacy import PARTS, ClientPrivacy
+from rookery.aggregation.robust import Rule
+from rookery.algorithm.cost import Cost
+from rookery.algorithm.exchange import Algorithm, exchanges, parts_of, stacked_parts
+from rookery.algorithms.registry import name_of
+from rookery.problem.clients import Clients
+from rookery.problem.layout import describe, same_structure
+from rookery.problem.participation import Participation
+from rookery.problem.problems import ClientWeighting, Minimax, Problem
+from rookery.problem.validation import warn
+
+
+def check_kinds(aggregate: Any, attack: Any, privacy: Any) -> None:
+    """Each is the kind of thing that it should be, and they go together."""
+    if aggregate is not None and not isinstance(aggregate, Rule):
+        raise TypeError(f"aggregate must be a rule such as rk.TrimmedMean(0.2) or rk.Median(), got {aggregate!r}")
+    if attack is not None and not isinstance(attack, Attack):
+        raise TypeError(f"attack must be one of rk.attacks, such as rk.attacks.SignFlip(2), got {attack!r}")
+    if privacy is not None and not isinstance(privacy, ClientPrivacy):
+        raise TypeError(f"privacy must be rk.ClientPrivacy(clip=..., noise=...), got {privacy!r}")
+    if aggregate is not None and privacy is not None:
+        raise ValueError(
+            f"privacy goes with the weighted mean alone: how much one client can change {type(aggregate).__name__} "
+            "is not bounded by its clip; leave out aggregate or privacy"
+        )
+
+
+def check_rule(rule: Rule, algorithm: Algorithm, clients: Clients, participation: Participation) -> None:
+    """There are enough participants; warns about weights that are not kept and parts that are not protected."""
+    rule.check(participation.least(clients.n))
+    name, kind = name_of(type(algorithm)), type(rule).__name__
+    weightings = [told for each in exchanges(algorithm.round()) for told in parts_of(each)]
+    unequal = not bool(jnp.allclose(clients.weights, clients.weights[0]))
+    if not rule.weighted and (unequal or any(callable(told) for _, told in weightings)):
+        warn(f"aggregate: {kind} takes one upload as it is and does not know the weights of clients")
+    stacked = stacked_parts(algorithm.round())
+    if stacked:
+        warn(f"aggregate: {name} asks for {', '.join(stacked)} of every participant, which {kind} does not protect")
+
+
+def check_attack(attack: Attack, problem: Problem, clients: Clients) -> None:
+    """There are such clients, and what flips labels takes their examples and gives such."""
+    attack.check(clients.n)
+    if not isinstance(attack, LabelFlip) or not clients.here:
+        return
+    seen = {"lower": clients.lower, "upper": clients.upper}
+    if isinstance(problem, Minimax | ClientWeighting):
+        del seen["lower" if isinstance(problem, Minimax) else "upper"]
+    for name, split in seen.items():
+        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype), split.data)
+        try:
+            made = jax.eval_shape(attack.flip, batch)
+        except Exception as error:
+            raise ValueError(
+                f"attack: flip cannot take a batch of the {name} data, {describe(batch)}: {type(error).__name__}: {error}"
+            ) from error
+        shapes = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (made, batch)]
+        if not same_structure(made, batch) or shapes[0] != shapes[1]:
+            raise ValueError(
+                f"attack: flip must return a batch like the one it takes, {describe(batch)} of the {name} data, "
+                f"got {describe(made)}"
+            )
+
+
+def check_private(privacy: ClientPrivacy, algorithm: Algorithm, clients: Clients, costs: Sequence[Cost] | None) -> None:
+    """What leaves clients can be clipped; warns about what is not covered."""
+    if privacy.delta >= 1 / clients.n:
+        raise ValueError(
+            f"privacy: delta must be less than one over the number of clients ({1 / clients.n:.2g}), else the guarantee "
+            f"allows to publish one of them, got {privacy.delta:g}"
+        )
+    for cost in costs or ():
+        whole = [part for part, kind in cost.upload.items() if not kind.startswith("float")]
+        if whole:
+            raise ValueError(
+                f"privacy: {name_of(type(algorithm))} uploads {', '.join(whole)}, which are no numbers to clip"
+            )
+        if privacy.adapts and len(cost.upload) > PARTS:
+            raise ValueError(
+                f"privacy: rk.AdaptiveClip() takes uploads of at most {PARTS} parts, got {len(cost.upload)}"
+            )
+    if algorithm.solves == ("bilevel-local",):
+        warn("privacy: x is protected; y is each client's own, made of its data without noise, and must stay with it")
+    if not bool(jnp.allclose(clients.weights, clients.weights[0])):
+        warn(
+            "privacy: the weights of clients are taken for known; where they are sizes of data, these are not protected"
+        )
