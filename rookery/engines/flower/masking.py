@@ -17,7 +17,6 @@ from rookery.engines.flower.wire.requests import Work
 from rookery.engines.flower.wire.summing import Advertise, Share
 from rookery.typing import Tree
 
-
 ALONE = 2.0
 """How many equal weights the weights of a sum must be worth at least: with fewer it is little more than one upload."""
 

@@ -44,9 +44,7 @@ class Summing:
     Every step raises ``TooFew`` if fewer nodes than the threshold are left.
     """
 
-    def __init__(
-        self, options: SecureSum, run: str, told: str, order: Order, nodes: list[int], send: Send, fail: Fail
-    ):
+    def __init__(self, options: SecureSum, run: str, told: str, order: Order, nodes: list[int], send: Send, fail: Fail):
         self._options = options
         self._run, self._order = run, order
         self._nodes = nodes
