@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Tests and benchmarks read MNIST and the others from here when the folder exists.
 export ROOKERY_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-optimized test-all test-federation test-processes fuzz soak kills lint bench docs clean
+.PHONY: demo test test-optimized test-all test-federation test-processes fuzz soak kills lint audit bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,7 +37,7 @@ test-processes: $(VENV)/ready  ## runs of several processes alone: parity, resum
 fuzz: $(VENV)/ready  ## what comes from outside, made up or damaged, in large numbers
 	ROOKERY_FUZZ=long $(BIN)/python -m pytest -n 2 -m fuzz
 
-soak: $(VENV)/ready  ## 200 rounds on Flower while nodes are killed and answers lost or damaged
+soak: $(VENV)/ready  ## rounds on Flower while nodes are killed and answers lost or damaged; with secure sums and privacy too
 	$(BIN)/python -m benchmarks.soak
 
 kills: $(VENV)/ready  ## 100 runs killed at random moments and gone on with, and 20 stopped
@@ -47,6 +47,11 @@ lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: $(VENV)/ready  ## known vulnerabilities of what is installed; asks the package index for advisories
+	test -x $(VENV)/audit/bin/pip-audit || ($(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit)
+	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
+	$(VENV)/audit/bin/pip-audit --requirement $(VENV)/installed.txt --no-deps --disable-pip
 
 bench: $(VENV)/ready-bench  ## speed, as ratios in one interleaved run; BEFORE=REVISION compares with that as well
 	$(BIN)/python -m benchmarks.speed
