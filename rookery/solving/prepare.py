@@ -27,7 +27,7 @@ from rookery.problem.validation import check_batch, check_count, check_loss, che
 from rookery.solving.lanes import Lanes, stack, stack_different
 from rookery.solving.spending import names_participants, sampling_of, with_noise
 from rookery.solving.trust import check_attack, check_kinds, check_private, check_rule
-from rookery.typing import Axes, BatchSize, Metrics
+from rookery.typing import Axes, BatchSize, Metrics, Tree
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def prepare(given: Arguments) -> Prepared:
     if costs is not None and steps.high > 1 and not any(cost.local_steps for cost in costs):
         name = name_of(type(chosen[0]))
         raise ValueError(f"local_steps must be 1, for {name} makes none, got {given.local_steps!r}")
-    _check_trust(given, ready[0], clients, taking, costs)
+    _check_trust(given, ready[0], clients, taking, costs, ready[0].init(x[0], y[0]))
     judged = given.metric, given.higher_is_better
     if given.lanes is None:
         prepared = Prepared(Run(first, x[0], y[0], costs), engine, given.evaluates[0], None, *judged)
@@ -186,13 +186,18 @@ def _private(
 
 
 def _check_trust(
-    given: Arguments, algorithm: Algorithm, clients: Clients, participation: Participation, costs: Any
+    given: Arguments, algorithm: Algorithm, clients: Clients, participation: Participation, costs: Any, server: Tree
 ) -> None:
-    """A rule and privacy fit the run."""
+    """A rule and privacy fit the run, whose server begins with the state ``server``."""
     if given.aggregate is not None:
         check_rule(given.aggregate, algorithm, clients, participation)
     if given.privacy is not None:
-        check_private(given.privacy, algorithm, clients, costs)
+        check_private(given.privacy, algorithm, clients, costs, server)
+        if given.evaluates[0] is None and clients.here:
+            warn(
+                "privacy: the losses in the history are computed on the clients' data without noise, and epsilon does not "
+                "count them: give evaluate, on public data, if others are to see the history"
+            )
 
 
 def _checked_kinds(given: Arguments) -> Engine:

@@ -1,10 +1,11 @@
 """Whether a robust rule, an attack and privacy fit the run that they are wanted for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from rookery.aggregation.attacks import Attack, LabelFlip
 from rookery.aggregation.privacy import PARTS, ClientPrivacy
@@ -17,6 +18,7 @@ from rookery.problem.layout import describe, same_structure
 from rookery.problem.participation import Participation
 from rookery.problem.problems import ClientWeighting, Minimax, Problem
 from rookery.problem.validation import warn
+from rookery.typing import Tree
 
 
 def check_kinds(aggregate: Any, attack: Any, privacy: Any) -> None:
@@ -71,13 +73,22 @@ def check_attack(attack: Attack, problem: Problem, clients: Clients) -> None:
             )
 
 
-def check_private(privacy: ClientPrivacy, algorithm: Algorithm, clients: Clients, costs: Sequence[Cost] | None) -> None:
-    """What leaves clients can be clipped; warns about what is not covered."""
+def check_private(
+    privacy: ClientPrivacy, algorithm: Algorithm, clients: Clients, costs: Sequence[Cost] | None, server: Tree
+) -> None:
+    """What leaves clients can be clipped and has a bounded weight; warns about what is not covered.
+
+    ``server`` is the server's state at the start.
+    """
     if privacy.delta >= 1 / clients.n:
         raise ValueError(
             f"privacy: delta must be less than one over the number of clients ({1 / clients.n:.2g}), else the guarantee "
             f"allows to publish one of them, got {privacy.delta:g}"
         )
+    for stage in exchanges(algorithm.round()):
+        for part, weighting in parts_of(stage):
+            if callable(weighting):
+                _check_bounded(weighting, server, clients.n, part or "an upload")
     for cost in costs or ():
         whole = [part for part, kind in cost.upload.items() if not kind.startswith("float")]
         if whole:
@@ -93,4 +104,15 @@ def check_private(privacy: ClientPrivacy, algorithm: Algorithm, clients: Clients
     if not bool(jnp.allclose(clients.weights, clients.weights[0])):
         warn(
             "privacy: the weights of clients are taken for known; where they are sizes of data, these are not protected"
+        )
+
+
+def _check_bounded(weighting: Callable[..., Array], server: Tree, n: int, part: str) -> None:
+    """A client's weight is finite and its own, whoever else takes part: else it changes the weights of all others too."""
+    every = weighting(server, jnp.arange(n))
+    some = weighting(server, jnp.arange(0, n, 2))
+    if not bool(jnp.isfinite(every).all()) or not bool(jnp.allclose(every[::2], some)):
+        raise ValueError(
+            f"privacy: the weighting of {part} must give every client a finite weight that does not depend on who else "
+            "takes part: else what one client can change is not bounded, and no noise is enough"
         )

@@ -1,5 +1,7 @@
 """Private rounds: what is clipped, how noise is scaled, what is spent, and when a run stops."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -297,6 +299,33 @@ def test_what_does_not_go_together_is_refused():
         rk.solve(task[0], "FedBiO", *task[2:], **{**how, **HOW, "privacy": private()})
     with pytest.raises(ValueError, match="AdaptiveClip"):
         rk.AdaptiveClip(quantile=1.5)
+
+
+WEIGHTINGS = {
+    "normalised": lambda server, ids: jnp.ones(ids.shape) / ids.shape[0],
+    "infinite": lambda server, ids: jnp.where(ids == 0, jnp.inf, 1.0),
+    "its own": lambda server, ids: 1.0 + ids,
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTINGS)
+def test_a_weighting_by_which_one_client_can_change_any_amount_is_refused(kind, monkeypatch):
+    task, how = parity.make_case("FedAvg")
+    (stage,) = task[1].round()
+    monkeypatch.setattr(type(task[1]), "round", lambda self: (replace(stage, weighting=WEIGHTINGS[kind]),))
+    given = single(*task, **how, privacy=private())
+    if kind == "its own":
+        prepare(given)
+        return
+    with pytest.raises(ValueError, match="does not depend on who else takes part"):
+        prepare(given)
+
+
+def test_that_losses_on_the_clients_data_are_not_counted_is_said():
+    task, how = parity.make_case("FedBiO")
+    how.pop("evaluate", None)
+    with pytest.warns(UserWarning, match="epsilon does not count them"):
+        prepare(single(*task, **how, privacy=private()))
 
 
 def test_that_own_lower_levels_are_not_protected_is_said():
