@@ -13,6 +13,7 @@ import rookery as rk
 from rookery.engines.flower.wire.answers import Answer, Greeting, read_answer, read_greeting
 from rookery.engines.flower.wire.pack import DTYPES, MAGIC, Malformed, payload_bytes, unpack
 from rookery.engines.flower.wire.requests import read_request
+from rookery.engines.flower.wire.summing import read_confirmed, read_keys, read_masked, read_shared, read_unmasked
 from tests.engines.flower.test_flower import Case, Recorder
 from tests.helpers.fuzzing import examples
 from tests.helpers.mutations import STRANGE, mutated
@@ -51,6 +52,9 @@ def read_all(buffer):
     answer = read_answer(buffer)
     assert isinstance(answer, Answer)
     assert isinstance(read_greeting(buffer, 4, [True], False), Answer | Greeting)
+    for step in (read_keys, read_shared, read_masked, read_confirmed, read_unmasked):
+        found = step(buffer)
+        said += [found.error] if isinstance(found, Answer) and found.error is not None else []
     return said if answer.error is None else [*said, answer.error]
 
 
