@@ -37,6 +37,12 @@ def command(
             "trust. This node then takes part in secure sums only, and only with nodes of the list."
         ),
     ] = None,
+    least: Annotated[
+        int | None,
+        typer.Option(
+            help="The least number of listed nodes, this one included, that it sums with; by default more than half."
+        ),
+    ] = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to keep trying to join.")] = 120.0,
 ) -> None:
     """Host clients: load their data here and answer the server until this process is stopped.
@@ -57,7 +63,9 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # which logs a line for every poll
     clients = partitions(partition, "--partition")
-    identity = None if peers is None else _identity(key, peers)
+    if least is not None and peers is None:
+        raise ValueError(f"--least must be given with --peers, whose nodes it counts, got {least}")
+    identity = None if peers is None else _identity(key, peers, least)
     hosted = Node(lambda: open_site(problem), clients, folder, name, identity)
     stop = threading.Event()
 
@@ -74,13 +82,13 @@ def command(
     serve(superlink, hosted.answer, stop, certificates=root, key=key, patience=patience, admitted=admitted)
 
 
-def _identity(key: Path | None, peers: Path) -> Identity:
+def _identity(key: Path | None, peers: Path, least: int | None) -> Identity:
     """Who this node is, and with whom it sums."""
     from rookery.engines.flower.wire.claims import read_listed
 
     if key is None:
         raise ValueError("--key must be given with --peers: it is what the others know this node by")
-    return Identity.read(key, [known for known, _ in read_listed(peers)])
+    return Identity.read(key, [known for known, _ in read_listed(peers)], least)
 
 
 def keep_compiled() -> None:

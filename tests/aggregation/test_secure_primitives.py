@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.aggregation.secure import masks, shamir
+from rookery.aggregation.secure.identity import Identity
 from rookery.aggregation.secure.masks import Pair, Stream, derive, seal, unseal
 from rookery.aggregation.secure.options import SecureSum
 from rookery.aggregation.secure.ring import decode, encode, largest
@@ -82,6 +83,37 @@ def test_chacha20_poly1305_rfc_8439():
     assert sealed[-16:].hex() == "1ae10b594f09e26a7e902ecbd0600691"
     assert seal(key, text, about) == ChaCha20Poly1305(key).encrypt(bytes(12), text, about)
     assert unseal(key, seal(key, text, about), about) == text
+
+
+@pytest.mark.parametrize(
+    ("curve", "private", "r", "s"),
+    [
+        (
+            "SECP256R1",
+            0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721,
+            0xEFD48B2AACB6A8FD1140DD9CD45E81D69D2C877B56AAF991C34D0EA84EAF3716,
+            0xF7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8,
+        ),
+        (
+            "SECP384R1",
+            0x6B9D3DAD2E1B8C1C05B19875B6659F4DE23C3B667BF297BA9AA47740787137D896D5724E4C70A825F872C9EA60D2EDF5,
+            0x21B13D1E013C7FA1392D03C5F99AF8B30C570C6F98D4EA8E354B63A21D3DAA33BDE1E888E63355D92FA2B3C36D8FB2CD,
+            0xF3AA443FB107745BF4BD77CB3891674632068A10CA67E3D45DB2266FA7D1FEEBEFDC63ECCD1AC42EC0CB8668A4FA0AB0,
+        ),
+    ],
+)
+def test_ecdsa_rfc_6979(curve, private, r, s):
+    """Appendices A.2.5 and A.2.6, SHA-256: the signature of "sample" is accepted, and of no other message."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key = ec.derive_private_key(private, getattr(ec, curve)())
+    listed = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    identity = Identity(key, [listed])
+    signature = identity.fingerprint + encode_dss_signature(r, s)
+    assert identity.signer(signature, b"sample") == identity.fingerprint
+    assert identity.signer(signature, b"simple") is None
 
 
 def test_what_was_changed_is_not_unsealed():
@@ -205,6 +237,15 @@ def test_the_bound_is_what_still_fits(sign):
         assert decode(total, bits)[0] == pytest.approx(sign * most * parties, rel=1e-9)
 
 
+def test_what_is_rounded_up_to_the_bound_is_refused():
+    """Of so many parties the bound is a whole multiple, and the number before it is rounded to it."""
+    most = np.nextafter(largest(4096, 32), 0)
+    with pytest.raises(ValueError, match="cannot overflow"):
+        encode([most], 4096)
+    total = np.uint64(4096) * encode([largest(4096, 32) - 2.0**-32], 4096)
+    assert decode(total)[0] == 2.0**31 - 4096 * 2.0**-32
+
+
 @pytest.mark.parametrize("bad", [2.0**31 / 4, -(2.0**31) / 4, np.inf, np.nan, 1e300])
 def test_what_would_overflow_is_refused(bad):
     with pytest.raises(ValueError, match=r"values must be finite and below 5\.3\d+e\+08 .* over 4 parties"):
@@ -220,4 +261,5 @@ def test_options_that_cannot_work_are_refused():
             SecureSum(fraction_bits=bits)
     assert [SecureSum(0.6).needed(n) for n in (3, 4, 5, 10, 200)] == [3, 3, 3, 6, 120], "never a sum of two"
     assert SecureSum(1.0).needed(7) == 7
+    assert type(SecureSum(1).threshold) is float
     assert all(2 * SecureSum(0.51).needed(n) > n for n in range(3, 300))

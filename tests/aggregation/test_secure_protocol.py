@@ -2,30 +2,31 @@
 
 import hashlib
 import itertools
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rookery.aggregation.secure.identity import Identity
-from rookery.aggregation.secure.masks import Pair
+from rookery.aggregation.secure.masks import Pair, Stream
 from rookery.aggregation.secure.options import SecureSum
-from rookery.aggregation.secure.protocol import Keys, Party, ProtocolError, Server, TooFew
+from rookery.aggregation.secure.protocol import Keys, Party, ProtocolError, Server, TooFew, _confirmed, _pair_seed
 from rookery.aggregation.secure.ring import decode
-from rookery.aggregation.secure.shamir import PRIME
+from rookery.aggregation.secure.shamir import PRIME, SHARE, join
 
 CONTEXT, COMMON = b"run 1, round 2", b"what was broadcast"
 STEPS = ("advertise", "share", "mask", "unmask")
 
 
-def identities(number):
+def identities(number, least=None):
     """Parties with keys that know each other."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     private = [ec.generate_private_key(ec.SECP384R1()) for _ in range(number)]
     public = [key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in private]
-    return [Identity(key, public) for key in private]
+    return [Identity(key, public, least) for key in private]
 
 
 class Sum:
@@ -247,6 +248,72 @@ def test_with_keys_two_lists_of_survivors_cannot_both_be_confirmed():
     assert server.threshold == 3
     with pytest.raises(ProtocolError, match=r"step 3 .* at step"):
         run.parties[0].confirm(other)
+
+
+def uncovered(run, colluders, stay):
+    """The last party's numbers, as a lying server and the first ``colluders`` parties find them; None if they cannot.
+
+    Of the other honest parties, ``stay`` are told that the last one stayed, and the rest that it left.
+    """
+    server, victim = run.masked(), len(run.parties) - 1
+    honest = range(colluders, victim)
+    lists = list(range(victim + 1)), list(range(victim))
+    groups = [*honest[:stay], victim], list(honest[stay:])
+    shares = []
+    for survivors, group, half in zip(lists, groups, (slice(SHARE, None), slice(SHARE)), strict=True):
+        signatures = {i: run.parties[i].confirm(survivors) for i in group}
+        for i in range(colluders):
+            text = _confirmed(CONTEXT, run.parties[victim]._told, survivors)
+            signatures[i] = run.known[i].sign(text)
+        found = {i + 1: run.parties[i]._opened(victim)[half] for i in range(colluders)}
+        with suppress(ProtocolError):
+            found |= {i + 1: run.parties[i].unmask(survivors, signatures)[victim] for i in group}
+        if len(found) < server.threshold:
+            return None
+        shares.append(found)
+    seed, secret = map(join, shares)
+    total, stream = server.masked[victim].copy(), Stream(run.values.shape[1])
+    total -= stream.of(seed)
+    for party in range(victim):  # the victim has the largest number: it subtracted all of them
+        agreed = Pair(secret).agree(server.keys[party].masking)
+        total += stream.of(_pair_seed(agreed, CONTEXT, COMMON, party, victim))
+    return decode(total)
+
+
+@pytest.mark.parametrize(("parties", "threshold", "colluders"), [(4, 0.6, 2), (5, 0.6, 1), (7, 0.7, 3)])
+def test_split_lists_of_survivors_need_as_many_colluders_as_is_said(parties, threshold, colluders):
+    """2·threshold − parties of them confirm both lists. With one fewer, no way to split the honest ones is enough."""
+
+    def tried(number):
+        for stay in range(parties - number):
+            yield uncovered(Sum(numbers(parties), threshold, known=identities(parties)), number, stay)
+
+    assert colluders == 2 * SecureSum(threshold).needed(parties) - parties
+    found = [each for each in tried(colluders) if each is not None]
+    assert len(found) == 1, "one split has as many of both"
+    np.testing.assert_allclose(found[0], numbers(parties)[-1], atol=2.0**-32)
+    assert all(each is None for each in tried(colluders - 1))
+
+
+def test_a_party_sums_with_no_fewer_than_it_wants():
+    for least, wanted in ((None, 6), (4, 4)):
+        run = Sum(numbers(3), known=identities(10, least))
+        keys = {party.number: party.advertise() for party in run.parties}
+        with pytest.raises(ProtocolError, match=f"at least {wanted} parties, got 3"):
+            run.parties[0].share(keys, 3)
+    check(Sum(numbers(3), known=identities(10, 3)))
+    for least in (2, 11):
+        with pytest.raises(ValueError, match=rf"least must be in 3\.\.10, .* got {least}"):
+            identities(10, least)
+
+
+def test_secrets_are_gone_when_a_sum_is_done():
+    run = Sum(numbers(3))
+    run.total()
+    for party in run.parties:
+        assert not {"_own_seed", "_sealing", "_masking"} & set(vars(party))
+        assert not party._agreed
+        assert not party._own_shares
 
 
 @pytest.mark.parametrize(

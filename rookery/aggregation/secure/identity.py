@@ -5,14 +5,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rookery.aggregation.secure.options import LEAST
+
 
 class Identity:
     """A party's own private key, and the public keys of all parties that may take part.
 
+    ``least`` is the smallest number of parties that it sums with, itself included; by default more than half of those
+    that are listed. Without it a server that lies could choose a sum so small that a few colluders are enough.
+
     A signature is the fingerprint of the key that made it, followed by the signature itself (ECDSA with SHA-256).
     """
 
-    def __init__(self, private: Any, peers: Iterable[bytes]):
+    def __init__(self, private: Any, peers: Iterable[bytes], least: int | None = None):
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
@@ -24,13 +29,17 @@ class Identity:
         self.fingerprint = hashlib.sha256(own).digest()
         if self.fingerprint not in self._peers:
             raise ValueError("the list of node keys must have this node's own key, got a list without it")
+        listed = len(self._peers)
+        if least is not None and not LEAST <= least <= listed:
+            raise ValueError(f"least must be in {LEAST}..{listed}, the number of listed keys, got {least}")
+        self.least = listed // 2 + 1 if least is None else least
 
     @classmethod
-    def read(cls, key: Path, peers: Iterable[bytes]) -> "Identity":
+    def read(cls, key: Path, peers: Iterable[bytes], least: int | None = None) -> "Identity":
         """From a private key in OpenSSH's format, and the public keys of all (DER)."""
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-        return cls(load_ssh_private_key(key.read_bytes(), None), peers)
+        return cls(load_ssh_private_key(key.read_bytes(), None), peers, least)
 
     def sign(self, message: bytes) -> bytes:
         """Our signature of a message."""

@@ -15,7 +15,10 @@ class SecureSum:
 
     Args:
         threshold: the least share of the nodes of an exchange, in (0.5, 1], that must stay until its end. Fewer cannot
-            recover the masks of those that dropped out; as many could together uncover an upload.
+            recover the masks of those that dropped out. A server that looks, but does not lie, needs as many colluding
+            nodes to uncover an upload. One that lies to nodes that know each other's keys (``rookery node --peers``)
+            needs 2t − m of them, where t is the threshold of m nodes: so give more than 2/3 there, and more than a third
+            of the nodes must collude.
         fraction_bits: numbers are summed as multiples of 2^-fraction_bits, in 64 bits.
     """
 
@@ -29,6 +32,7 @@ class SecureSum:
                 "threshold must be a share in (0.5, 1]: half of the nodes could be told of other survivors than the "
                 f"other half, and more than all never stay; got {self.threshold!r}"
             )
+        object.__setattr__(self, "threshold", float(self.threshold))  # as messages have it
         check_fraction_bits(self.fraction_bits)
 
     def needed(self, parties: int) -> int:

@@ -97,7 +97,8 @@ def _add(total: np.ndarray, mask: np.ndarray, positive: bool) -> None:
 class Party:
     """A party of one sum. Each step can be done once, in order; what is asked out of order is refused.
 
-    With an ``identity`` it deals only with peers whose keys are signed by listed keys, a different one each.
+    With an ``identity`` it deals only with peers whose keys are signed by listed keys, a different one each, and with as
+    many as the identity wants at least.
     """
 
     def __init__(self, context: bytes, number: int, identity: Identity | None = None):
@@ -157,8 +158,9 @@ class Party:
         return _seal_key(self._agreed[peer], self.context, sender, receiver)
 
     def _check_peers(self, peers: Mapping[int, Keys], threshold: int) -> None:
-        if len(peers) < LEAST:
-            raise ProtocolError(f"a secure sum must have at least {LEAST} parties, got {len(peers)}")
+        least = LEAST if self._identity is None else max(LEAST, self._identity.least)
+        if len(peers) < least:
+            raise ProtocolError(f"a secure sum must have at least {least} parties, got {len(peers)}")
         if not len(peers) < 2 * threshold <= 2 * len(peers):
             raise ProtocolError(f"threshold must be more than half of {len(peers)} parties, got {threshold}")
         mine = peers.get(self.number)
@@ -231,11 +233,19 @@ class Party:
         for party in [self.number, *self._sealed]:
             pair = self._opened(party)
             told[party] = pair[SHARE:] if party in survivors else pair[:SHARE]
-        self._sealed, self._own_shares = {}, {}
+        self._forget()
         return told
 
+    def _forget(self) -> None:
+        """Drops all secrets: nothing more is asked of this sum, and no memory of the host can tell them later."""
+        self._sealed, self._own_shares, self._agreed = {}, {}, {}
+        del self._own_seed, self._sealing, self._masking
+
     def _check_confirmed(self, survivors: Collection[int], signatures: Mapping[int, bytes]) -> None:
-        """As many as the threshold have signed the same list, and were told the same: no other can have as many."""
+        """As many as the threshold have signed the same list, and were told the same.
+
+        Another list can have as many only if 2·threshold − parties or more have signed both.
+        """
         assert self._identity is not None
         if self._confirmed != frozenset(survivors):
             raise ProtocolError("survivors must be those that this party has confirmed, got others")
@@ -317,7 +327,10 @@ class Server:
             party: self._join({helper + 1: good[helper][party] for helper in chosen}, weights, party)
             for party in self.shared
         }
-        total: np.ndarray = np.asarray(np.sum(list(self.masked.values()), axis=0, dtype=np.uint64))
+        first, *others = self.masked.values()
+        total = first.copy()
+        for other in others:
+            _add(total, other, True)
         stream = Stream(total.size)
         for party in self.masked:
             if not hmac.compare_digest(hashlib.sha256(secret[party]).digest(), self.shared[party].digest):

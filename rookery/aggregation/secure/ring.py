@@ -29,13 +29,17 @@ def encode(values: Any, parties: int, fraction_bits: int = 32) -> np.ndarray:
     """
     numbers = np.asarray(values, np.float64)
     most = largest(parties, fraction_bits)
+    wrong = (
+        f"values must be finite and below {most:g} in size, so that a sum over {parties} parties with "
+        f"{fraction_bits} fraction bits cannot overflow, got another"  # which one is nobody's business
+    )
     if not np.abs(numbers).max(initial=0.0) < most:  # a NaN is not smaller either
-        raise ValueError(
-            f"values must be finite and below {most:g} in size, so that a sum over {parties} parties with "
-            f"{fraction_bits} fraction bits cannot overflow, got another"  # which one is nobody's business
-        )
-    scaled = np.rint(numbers * 2.0**fraction_bits)  # a power of two: exact, so that only the rounding is an error
-    return scaled.astype(np.int64).view(np.uint64)
+        raise ValueError(wrong)
+    # A power of two: exact, so that only the rounding is an error.
+    elements = np.rint(numbers * 2.0**fraction_bits).astype(np.int64)
+    if np.abs(elements).max(initial=0) > (2 ** (BITS - 1) - 1) // parties:  # it was rounded up to the bound
+        raise ValueError(wrong)
+    return elements.view(np.uint64)
 
 
 def decode(total: np.ndarray, fraction_bits: int = 32) -> np.ndarray:

@@ -91,11 +91,15 @@ class Federation:
             y=y,
             key=jax.random.key_data(setting.key),
             keep={},
-            privacy=None if setting.privacy is None else setting.privacy.told(),
+            privacy=None if setting.privacy is None else {**setting.privacy.told(), "expected": self._expected},
             secure=None if self.rules.secure is None else asdict(self.rules.secure),
         )
 
     def gather_nodes(self) -> None:
+    @property
+    def _expected(self) -> float:
+        return float(self.setting.participation.expected(self.setting.clients.n))
+
         """Waits until every client lives on some node."""
         self.roster.gather()
         if self._asks_costs:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from rookery.aggregation.privacy import WITHIN
 from rookery.aggregation.secure.identity import Identity
 from rookery.aggregation.secure.options import SecureSum
 from rookery.algorithm.cost import described
@@ -19,7 +20,7 @@ from rookery.algorithm.exchange import Exchange, count_stages
 from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting
 from rookery.algorithm.walk import stage_at
-from rookery.engines.flower.masking import Sum
+from rookery.engines.flower.masking import ROUNDING, Sum
 from rookery.engines.flower.refusal import Refused
 from rookery.engines.flower.store import StateLost, Store
 from rookery.engines.flower.wire.fields import Order
@@ -57,6 +58,10 @@ class Hosted:
     """How uploads are summed where nobody may see them."""
     identity: Identity | None = None
     """The keys of all nodes that may take part in such a sum."""
+    n: int = 0
+    """All clients of the run."""
+    expected: float | None = None
+    """How many of them take part on average, in a private run."""
     sum: Sum | None = None
     """The secure sum that this node takes part in; in memory only, so that nobody finds its secrets afterwards."""
 
@@ -128,11 +133,28 @@ class Hosted:
         parts = set(upload)
         if set(work.secure.most) != parts:
             raise Refused("error", f"the largest weights of {sorted(parts)} must be told in a private run")
+        most = work.secure.most.get(WITHIN, 0.0)
+        assert self.expected is not None
+        if most * self.expected > 1 + ROUNDING:  # its noise does not grow with it
+            raise Refused(
+                "error",
+                f"the weights of {WITHIN!r} must be at most {1 / self.expected:g} as the run began, got {most:g}",
+            )
+        return {part: float(each) for part, each in self._intake(work).deviations(work.secure.most, parts).items()}
+
+    def heaviest(self, work: Work, upload: dict[str, Tree]) -> dict[str, float]:
+        """What the weights of each part may be in all: averages' are 1, others' are scaled by n over who came."""
+        if self.expected is not None:  # the fixed weights of private rounds: n·p_i/E|C|
+            return dict.fromkeys(upload, self.n / self.expected)
+        intake = self._intake(work)
+        return {part: 1.0 if intake.weighting(part) == "average" else float(self.n) for part in upload}
+
+    def _intake(self, work: Work) -> Intake:
+        """What a node knows of it."""
         stage = stage_at(self.setting.algorithm.round(), work.exchange)
         assert isinstance(stage, Exchange)
         clips = None if work.clips is None else np.broadcast_to(work.clips, (work.exchange + 1, *work.clips.shape))
-        intake = Intake(self.setting, stage, work.exchange, 0, 0, None, None, None, clips, work.down)  # type: ignore[arg-type]
-        return {part: float(each) for part, each in intake.deviations(work.secure.most, parts).items()}
+        return Intake(self.setting, stage, work.exchange, 0, 0, None, None, None, clips, work.down)  # type: ignore[arg-type]
 
     def _check_order(self, order: tuple[int, ...]) -> None:
         """The newest request is never an old one sent again; and no time that is still to come may lock its servers out."""

@@ -20,6 +20,11 @@ from rookery.typing import Tree
 ALONE = 2.0
 """How many equal weights the weights of a sum must be worth at least: with fewer it is little more than one upload."""
 
+COUNTS = 2.0**-10
+"""Which share of the largest mass in a sum another must have to count: less would hide nobody."""
+ROUNDING = 2.0**-10
+"""By how much, relatively, what a server tells may differ from what is exact: it reckons in the precision of the run."""
+
 
 def context_of(run: str, told: str, order: Order) -> bytes:
     """The name of one exchange: no other has it, in this run or any other.
@@ -48,9 +53,18 @@ class Sum:
         self._needed = self._options.needed(len(asked.keys))
         return self.party.share(asked.keys, self._needed)
 
-    def mask(self, work: Work, uploads: Mapping[int, dict[str, Tree]], deviations: Mapping[str, float]) -> Tree:
-        """Step 2: the weighted sum of this node's uploads, with its share of the noise, masked."""
-        self._check_weights(work, uploads)
+    def mask(
+        self,
+        work: Work,
+        uploads: Mapping[int, dict[str, Tree]],
+        deviations: Mapping[str, float],
+        heaviest: Mapping[str, float],
+    ) -> Tree:
+        """Step 2: the weighted sum of this node's uploads, with its share of the noise, masked.
+
+        ``heaviest`` is what the weights of each part may be in all.
+        """
+        self._check_weights(work, uploads, heaviest)
         assert work.secure is not None
         weights = {client: place for place, client in enumerate(work.clients)}
         rows = list(uploads.items())
@@ -90,7 +104,7 @@ class Sum:
         """This node's share: as many as must stay make all of it, and whoever else stays makes more."""
         return secret_normals(shape, np.float64) * (deviation / math.sqrt(self._needed))
 
-    def _check_weights(self, work: Work, uploads: Mapping[int, dict[str, Tree]]) -> None:
+    def _check_weights(self, work: Work, uploads: Mapping[int, dict[str, Tree]], heaviest: Mapping[str, float]) -> None:
         """The sum is one of many nodes' uploads, and this node's weights are among those that everybody was told."""
         told = work.secure
         assert told is not None
@@ -108,25 +122,35 @@ class Sum:
                 )
             if part in told.most and max(map(abs, weights)) > told.most[part]:
                 raise Refused("error", f"a weight of {part} is larger than the one that noise is made for")
+            if (mass := math.fsum(map(abs, masses.values()))) > heaviest[part] * (1 + ROUNDING):
+                raise Refused(
+                    "error",
+                    f"the weights of {part} must be at most {heaviest[part]:g} in all, got {mass:g}: by weights so large "
+                    "that an upload does not fit a server could learn how large it is",
+                )
         self._check_counting(told.masses, here)
 
     def _check_counting(self, masses: Mapping[str, Mapping[int, float]], there: Collection[int]) -> None:
-        """Enough of those that are there count, and no one of them for nearly all: else the sum would be its upload."""
         for part, each in masses.items():
-            counting = [each[party] for party in there if each.get(party, 0.0) > 0]
-            if len(counting) < self._needed:
-                raise Refused(
-                    "error",
-                    f"{part} would be the sum of {len(counting)} nodes' uploads, the others weigh nothing: at least "
-                    f"{self._needed} must count",
-                )
-            shares = [mass / max(counting) for mass in counting]
-            if (worth := sum(shares) ** 2 / sum(share**2 for share in shares)) < ALONE:
-                raise Refused(
-                    "error",
-                    f"the weights of {part} are so unequal that they are worth {worth:.3g} equal ones, {ALONE:g} are "
-                    "needed: the sum would be little more than one node's upload",
-                )
+            if (problem := too_little(part, [each.get(party, 0.0) for party in there], self._needed)) is not None:
+                raise Refused("error", problem)
+
+
+def too_little(part: str, masses: Collection[float], needed: int) -> str | None:
+    """Why nodes of these masses hide nobody; None if enough of them count, and no one of them for nearly all."""
+    counting = [mass for mass in masses if mass > 0 and mass >= COUNTS * max(masses)]
+    if len(counting) < needed:
+        return (
+            f"{part} would be the sum of {len(counting)} nodes' uploads, the others weigh nothing or next to nothing: at "
+            f"least {needed} must count"
+        )
+    shares = [mass / max(counting) for mass in counting]
+    if (worth := sum(shares) ** 2 / sum(share**2 for share in shares)) < ALONE:
+        return (
+            f"the weights of {part} are so unequal that they are worth {worth:.3g} equal ones, {ALONE:g} are needed: the "
+            "sum would be little more than one node's upload"
+        )
+    return None
 
 
 def mass_of(weights: list[float]) -> float:

@@ -117,17 +117,17 @@ class Node:
         except (Refused, Malformed, ProtocolError):
             raise
         except Exception as error:
-            if not self._is_secure(read):
+            if self._tells_errors(read):
                 raise
             log.warning("%s: a request of run %s failed", self.name, read.run, exc_info=True)
             told = f"{type(error).__name__}: what it says may tell of the data, it is in the log of the node"
             raise Refused("error", told) from None
 
-    def _is_secure(self, read: Request) -> bool:
-        """Whether the server may see sums alone."""
-        known = self._runs.get(read.run)
-        begins = isinstance(read, Begin) and read.secure is not None
-        return self._identity is not None or begins or (known is not None and known.secure is not None)
+    def _tells_errors(self, read: Request) -> bool:
+        """Whether the server may see more than sums: it is known of the run, before and after a restart, or it begins so."""
+        begins = read if isinstance(read, Begin) else None
+        known = self._runs.get(read.run) or _begun(self._store(read.run)) or begins
+        return self._identity is None and known is not None and known.secure is None
 
     def _answer_to(self, read: Request, request: bytes) -> bytes:
         match read:
@@ -157,7 +157,8 @@ class Node:
             return self._rows((uploads, failed))
         if not uploads:
             raise Refused("error", "; ".join(failed.values()) or "no participants")
-        masked = run.summed(work.order).mask(work, uploads, run.deviations(work, next(iter(uploads.values()))))
+        upload = next(iter(uploads.values()))
+        masked = run.summed(work.order).mask(work, uploads, run.deviations(work, upload), run.heaviest(work, upload))
         told = {"clients": list(uploads), "failed": {str(client): why for client, why in failed.items()}}
         return pack(masked, {"name": self.name, **told})
 
@@ -212,7 +213,13 @@ class Node:
         setting = _setting(begin, self._site, self._data)
         run = Hosted(begin.told, setting, self.clients, store, store.newest())
         if begin.secure is not None:
-            run.secure, run.identity = SecureSum(**begin.secure), self._identity
+            run.secure, run.identity, run.n = SecureSum(**begin.secure), self._identity, begin.n
+            run.expected = None if begin.privacy is None else begin.privacy["expected"]
+            if run.expected is not None and not 1 <= run.expected <= begin.n:
+                raise Refused(
+                    "error",
+                    f"a private run with secure sums must expect 1 to {begin.n} participants, got {run.expected:g}",
+                )
         return run
 
     # --- runs that began here

@@ -34,8 +34,8 @@ from rookery.typing import Tree
 T = TypeVar("T")
 Send = Callable[[Mapping[int, bytes]], Answers]
 """Brings a request to each node, and what is answered back."""
-Fail = Callable[[int, Answer | None], None]
-"""Notes that a node is out, with what it answered instead."""
+Fail = Callable[[int, Answer | None, bool], None]
+"""Notes that a node is out, with what it answered instead, and whether the node itself is lost."""
 
 
 class Summing:
@@ -59,7 +59,7 @@ class Summing:
         keys = self._ask({party: Advertise(self._run, self._order, party) for party in parties}, read_keys)
         self._server.advertised(keys)
         for party in set(keys) - set(self._server.keys):
-            self._fail(self._nodes[party], Answer({}, {}, "its keys are none, or those of another"))
+            self._out(party, "its keys are none, or those of another")
         asked = Share(self._run, self._order, self._server.keys)
         self._server.took(self._ask(dict.fromkeys(self._server.keys, asked), read_shared))
         return [self._nodes[party] for party in self._server.shared]
@@ -83,21 +83,24 @@ class Summing:
         }
         trees, strange = alike({party: each.tree for party, each in masked.items()})
         for party, _ in strange.items():
-            self._fail(self._nodes[party], Answer({}, {}, "its masked sum has another structure than most"))
+            self._out(party, "its masked sum has another structure than most")
         self._server.received({party: _flat(tree) for party, tree in trees.items()})
         self._like = next(iter(trees.values()))
         return [client for party in self._server.survivors for client in masked[party].clients]
 
     def _is_good(self, party: int, masked: Masked, work: Work, wanted: Mapping[str, str]) -> bool:
         """Whether it is a sum of some of the uploads that were asked for."""
-        node = self._nodes[party]
         for reason in masked.failed.values():
-            self._fail(node, Answer({}, {}, reason))
+            self._out(party, reason)
         sizes = {name: "uint64" + each[each.index("[") :] for name, each in wanted.items()}
         if described(masked.tree) == sizes and masked.clients and set(masked.clients) <= set(work.clients):
             return True
-        self._fail(node, Answer({}, {}, f"its masked sum must be one of {sizes}, it is another"))
+        self._out(party, f"its masked sum must be one of {sizes}, it is another")
         return False
+
+    def _out(self, party: int, reason: str) -> None:
+        """Notes what is wrong with an answer that came."""
+        self._fail(self._nodes[party], Answer({}, {}, reason), False)
 
     def total(self) -> dict[str, Any]:
         """The last steps: the sum over the survivors."""
@@ -120,9 +123,10 @@ class Summing:
         good: dict[int, T] = {}
         for party in steps:
             node = self._nodes[party]
-            found = read(answers[node]) if node in answers else None
+            answer = answers.get(node)
+            found = None if answer is None else read(answer)
             if found is None or isinstance(found, Answer):
-                self._fail(node, found)
+                self._fail(node, found, isinstance(answer, str))
             else:
                 good[party] = found
         return good

@@ -9,15 +9,18 @@ import pytest
 from scipy.stats import chisquare
 
 import rookery as rk
+from rookery.aggregation.privacy import WITHIN
 from rookery.aggregation.secure.protocol import Keys
 from rookery.algorithm.exchange import stacked_parts
 from rookery.engines.base import kept_by
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.federation import FederationError, shows_state
+from rookery.engines.flower.masking import too_little
 from rookery.engines.flower.node import Node
+from rookery.engines.flower.roster import Roster
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.pack import unpack
-from rookery.engines.flower.wire.requests import Keep, Work, read_request
+from rookery.engines.flower.wire.requests import Begin, End, Keep, Work, read_request
 from rookery.engines.flower.wire.summing import Confirm, Share, Unmask
 from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.engines import engine_of, engine_table
@@ -253,6 +256,84 @@ def test_a_server_that_lets_one_node_count_alone_is_refused():
         secured(case, Wire(case.nodes(), point), rounds=1)
 
 
+def lied_about(asked, factor):
+    """An exchange with ``factor(part, party)`` times the weights, the same for all."""
+    if not isinstance(asked, Work):
+        return asked
+    told = asked.secure
+    masses = {part: {p: mass * factor(part, p) for p, mass in each.items()} for part, each in told.masses.items()}
+    own = set(told.masses[next(iter(masses))]) - set(told.sealed)
+    weights = {part: [w * factor(part, *own) for w in each] for part, each in told.weights.items()}
+    most = {part: each * factor(part, *own) for part, each in told.most.items()}
+    return replace(asked, secure=replace(told, masses=masses, weights=weights, most=most))
+
+
+def test_weights_of_next_to_nothing_do_not_count():
+    case = Case(rk.FedBiO(), clients=make_clients(weights=None), participation=None)
+    wire = Wire(keyed(case), lambda node, asked: lied_about(asked, lambda part, party: 1 if party < 2 else 1e-300))
+    with pytest.raises(FederationError, match="would be the sum of 2 nodes' uploads, the others weigh nothing or next"):
+        secured(case, wire, rounds=1)
+    assert not any(isinstance(each, Unmask) for each in wire.asked)
+    assert too_little("x", [1.0, 1.0, 2.0**-10], 3) is None
+    assert "the sum of 2 nodes'" in too_little("x", [1.0, 1.0, 2.0**-11], 3)
+
+
+@pytest.mark.parametrize(("name", "privacy", "most"), [("FedBiO", False, 1), ("MeFBO", False, N), ("MeFBO", True, 1)])
+def test_weights_that_are_scaled_to_measure_an_upload_are_refused(name, privacy, most):
+    """Of an upload that would overflow a node says so: by weights of its choice a server would learn how large it is."""
+    case = Case(rk.registry[name](), clients=make_clients(weights=None), participation=None)
+    more = {"privacy": rk.ClientPrivacy(clip=0.3, noise=1.0, delta=1e-3)} if privacy else {}
+    for factor in (most, 1.01 * most):
+        wire = Wire(case.nodes(), lambda node, asked, factor=factor: lied_about(asked, lambda part, party: factor))
+        if factor == most:
+            secured(case, wire, rounds=1, **more)
+        else:
+            with pytest.raises(FederationError, match=f"must be at most {most} in all, got"):
+                secured(case, wire, rounds=1, **more)
+
+
+def test_a_restarted_node_tells_no_texts_of_errors(tmp_path):
+    """It does not know the run any more, but it has begun on its disk."""
+    case = Case(rk.FedBiO(), participation=None)
+    problem, _, clients, x0, y0 = case.task
+    site = from_memory(problem, clients, x0, y0)
+    nodes = [Node(lambda: site, [i], tmp_path / str(i)) for i in range(N)]
+    sent = []
+
+    def noted(node, asked):
+        if isinstance(asked, End):
+            return None
+        sent.extend([asked] if node == 0 else [])
+        return asked
+
+    secured(case, Wire(nodes, noted), rounds=1)
+
+    def broken():
+        raise ValueError("row 17: 'Jane Doe'")
+
+    begin = next(each for each in sent if isinstance(each, Begin))
+    for asked in [*sent, replace(begin, secure=None)]:
+        told = unpack(Node(broken, [0], tmp_path / "0").answer(asked.packed()))[1]
+        assert told["error"].startswith("ValueError: what it says may tell of the data")
+    new = replace(begin, run="0" * 32, secure=None)
+    assert "Jane Doe" in unpack(Node(broken, [0], tmp_path / "0").answer(new.packed()))[1]["error"], "another run"
+
+
+def test_a_node_that_is_lost_comes_after_others_with_its_clients(monkeypatch):
+    doubted = []
+    monkeypatch.setattr(Roster, "doubt", lambda self, node: doubted.append(node))
+
+    class Ended(Direct):
+        def send(self, requests, deadline, enough=None):
+            answers = super().send(requests, deadline, enough)
+            lost = {node for node in requests if node == 2 and isinstance(read_request(requests[node]), Share)}
+            return {node: "its process has ended" if node in lost else answer for node, answer in answers.items()}
+
+    case = Case(rk.FedBiO(), participation=None)
+    secured(case, Ended(case.nodes()), rounds=1)
+    assert doubted == [2]
+
+
 def test_a_node_gives_nothing_bare_in_a_secure_run():
     case = Case(rk.FedSGDAM(), participation=None)
     wire = Wire(case.nodes(), lambda node, asked: replace(asked, secure=None) if isinstance(asked, Work) else asked)
@@ -323,6 +404,15 @@ def test_private_and_secure_is_private_as_the_simulator_is(clip):
     assert found.history.last["epsilon"] >= expected.history.last["epsilon"]
 
 
+def test_a_server_cannot_strip_the_noise_of_what_an_adaptive_clip_counts():
+    """That noise is fixed, and the weights that it is made for are those with which the run began."""
+    case = Case(rk.FedBiO(), clients=make_clients(weights=None), participation=None)
+    wire = Wire(case.nodes(), lambda _, asked: lied_about(asked, lambda part, party: 1.01 if part == WITHIN else 1))
+    privacy = rk.ClientPrivacy(clip=rk.AdaptiveClip(start=0.1), noise=5.0, delta=1e-3)
+    with pytest.raises(FederationError, match=r"'within the clip' must be at most 0\.25 as the run began, got"):
+        secured(case, wire, rounds=1, privacy=privacy)
+
+
 # --- bad input
 
 
@@ -357,6 +447,14 @@ def test_options_that_cannot_work():
     case = Case(rk.FedBiO(), participation=None)
     with pytest.raises(ValueError, match="at least 3 nodes"):
         secured(case, Direct(case.nodes([[0, 1], [2, 3]])))
+
+
+def test_a_threshold_of_one_is_a_number_like_others():
+    case = Case(rk.FedBiO(), participation=None)
+    secured(case, rounds=1, secure=rk.SecureSum(threshold=1))
+    assert engine_of({"name": "flower", "options": {"nodes": 4, "secure": {"threshold": 1}}}).secure == rk.SecureSum(
+        1.0
+    )
 
 
 def test_a_folder_remembers_it():

@@ -61,7 +61,8 @@ class Begin:
     keep: dict[int, Tree]
     """What some clients keep at the start, if it is not the algorithm's own start."""
     privacy: dict[str, Any] | None = None
-    """How uploads are clipped, if they are: the clip (None if it is told in each exchange), by part or whole."""
+    """How uploads are clipped, if they are: the clip (None if it is told in each exchange), by part or whole; and how many
+    participants are expected, which weights are made for."""
     secure: dict[str, Any] | None = None
     """The options of secure sums, if the run has them: then no upload leaves the node without a mask."""
 
@@ -264,10 +265,11 @@ def _named(tree: Tree, *names: str) -> dict[str, Tree]:
 def _privacy(value: Any, name: str) -> dict[str, Any]:
     got = Fields(table(value, name), name)
     clip, noise, by = got("clip", optional(_length)), got("noise", _length), got("by", text)
+    expected = got("expected", _length)
     got.done()
     if by not in ("part", "whole"):
         raise Malformed(f"{name}.by must be part or whole, got {brief(by)}")
-    return {"clip": clip, "noise": noise, "by": by}
+    return {"clip": clip, "noise": noise, "by": by, "expected": expected}
 
 
 def _length(value: Any, name: str) -> float:

@@ -267,20 +267,11 @@ class Masked:
 
 def _read(answer: bytes | str, read: Callable[[Tree, Fields], T]) -> T | Answer:
     """What an answer holds, or the answer that says why it holds nothing."""
-    plainly = read_answer(answer) if isinstance(answer, str) else _told_error(answer)
-    if plainly is not None:
-        return plainly
-    assert isinstance(answer, bytes)
+    if isinstance(answer, str):
+        return read_answer(answer)
     try:
         tree, meta = unpack(answer)
-        return read(tree, Fields(meta, "the answer"))
-    except Malformed as error:
-        return Answer({}, {}, f"its answer cannot be read: {plain(str(error))}")
-
-
-def _told_error(answer: bytes) -> Answer | None:
-    try:
-        return read_answer(answer) if "error" in unpack(answer)[1] else None
+        return read_answer(answer) if "error" in meta else read(tree, Fields(meta, "the answer"))
     except Malformed as error:
         return Answer({}, {}, f"its answer cannot be read: {plain(str(error))}")
 
