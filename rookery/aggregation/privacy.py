@@ -67,13 +67,9 @@ class ClientPrivacy(eqx.Module):
 
     def __check_init__(self) -> None:
         clip, noise = self.clip, self.noise
-        if (
-            not isinstance(clip, AdaptiveClip)
-            and not eqx.is_array(clip)
-            and not (_is_number(clip) and 0 < clip < math.inf)
-        ):
+        if not isinstance(clip, AdaptiveClip) and not (_is_scalar(clip) and 0 < clip < math.inf):
             raise ValueError(f"privacy: clip must be positive or rk.AdaptiveClip(), got {clip!r}")
-        if noise is not None and not eqx.is_array(noise) and not (_is_number(noise) and 0 < noise < math.inf):
+        if noise is not None and not (_is_scalar(noise) and 0 < noise < math.inf):
             raise ValueError(f"privacy: noise must be positive: without noise nothing is private, got {noise!r}")
         if not _is_number(self.delta) or not 0 < self.delta < 1:
             raise ValueError(f"privacy: delta must be in (0, 1), got {self.delta!r}")
@@ -114,7 +110,19 @@ class ClientPrivacy(eqx.Module):
 
     def clipped(self, up: dict[str, Any], centres: dict[str, Any], clips: Array | None) -> dict[str, Any]:
         """A client's upload as it leaves it: ways from the centres, shortened; and maybe which were short enough."""
-        ways = {part: jax.tree.map(jnp.subtract, up[part], centres[part]) for part in sorted(up)}
+        return self._shortened(
+            {part: jax.tree.map(jnp.subtract, up[part], centres[part]) for part in sorted(up)}, clips
+        )
+
+    def clipped_again(self, up: dict[str, Any], clips: Array | None) -> dict[str, Any]:
+        """What should be clipped already, in the hands of a server that sees it: a client may lie."""
+        ways = {part: up[part] for part in sorted(up) if part != WITHIN}
+        short = self._shortened(ways, clips)
+        if WITHIN in up:  # what is shortened now does not say what was shortened before
+            short[WITHIN] = jnp.clip(up[WITHIN], -0.5, 0.5)
+        return short
+
+    def _shortened(self, ways: dict[str, Any], clips: Array | None) -> dict[str, Any]:
         if self.by == "whole":
             lengths = dict.fromkeys(ways, _norm(ways))
         else:
@@ -174,4 +182,11 @@ def _norm(tree: Any) -> Array:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _is_scalar(value: Any) -> bool:
+    """A number, or an array of one."""
+    if eqx.is_array(value) or isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "iuf"
+    return _is_number(value)

@@ -37,6 +37,8 @@ class Cost:
     server_calls: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     upload: Mapping[str, str] = field(default_factory=dict)
     """What a participant uploads: the dtype and shape of each array by its name."""
+    shows_participants: bool = False
+    """Whether the server's part depends on who takes part, but for what it receives."""
 
 
 class Counting(Walk):
@@ -50,7 +52,9 @@ class Counting(Walk):
         """The server's step, listened to."""
         tally = Tally()
         server = stage.fn(self.setting.context(self.round, index, at.ids, at.mask, tally), at.server)
-        self.costs[number] = Cost(exchange=False, server_calls=tally.counts())
+        self.costs[number] = Cost(
+            exchange=False, server_calls=tally.counts(), shows_participants=tally.shows_participants
+        )
         return replace(at, server=server)
 
     def repeat(self, stage: Repeat, at: Moment, index: Any, number: int) -> Moment:
@@ -63,6 +67,8 @@ class Counting(Walk):
     def exchange(self, stage: Exchange, at: Moment, index: Any, number: int) -> Moment:
         """The exchange, always."""
         tally, server_tally = Tally(), Tally()
+        if stage.when is not None:
+            stage.when(at.server, self.setting.context(self.round, index, at.ids, at.mask, server_tally))
         down = stage.down(at.server)
         local = self.setting.local(at.ids[0], self.round, index, jnp.int32(-1), tally=tally)
         if stage.private is not None:
@@ -86,6 +92,7 @@ class Counting(Walk):
             local.made_steps,
             server_tally.counts(),
             described(up),
+            server_tally.shows_participants,
         )
         return replace(at, server=server, keep=keep, carry=carry)
 

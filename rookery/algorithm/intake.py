@@ -82,6 +82,11 @@ class Intake:
             return up
         return privacy.clipped(up, {part: self.centre(part, each) for part, each in up.items()}, self._own_clips)
 
+    def bounded(self, up: dict[str, Any]) -> dict[str, Any]:
+        """The upload of a participant that may not have done so, as a server that sees it counts it."""
+        assert self.setting.privacy is not None
+        return self.setting.privacy.clipped_again(up, self._own_clips)
+
     @property
     def _own_clips(self) -> Array | None:
         return None if self.clips is None else self.clips[self.number]
@@ -164,7 +169,12 @@ class Intake:
         """Standard normal numbers for all that is received, from the run's key."""
         leaves, structure = jax.tree.flatten(combined)
         key = fold(self.setting.key, NOISE, self.round, self.number, self.index)
-        drawn = [jax.random.normal(fold(key, place), leaf.shape, leaf.dtype) for place, leaf in enumerate(leaves)]
+        # A float32 normal number is never above 5.42: what one client makes larger would tell of it for certain. Half
+        # the sum of four reaches 10.8.
+        drawn = [
+            jax.random.normal(fold(key, place), (4, *leaf.shape), leaf.dtype).sum(0) / 2
+            for place, leaf in enumerate(leaves)
+        ]
         made: dict[str, Any] = jax.tree.unflatten(structure, drawn)
         return made
 
@@ -197,7 +207,13 @@ class Intake:
             )
             for part, got in combined.items()
         }
+        for part in noisy:
+            if part != WITHIN and self.weighting(part) == "stack":  # an unused slot repeats somebody's upload
+                noisy[part] = jax.tree.map(self._of_used_slots, noisy[part])
         return self.completed(noisy)
+
+    def _of_used_slots(self, rows: Array) -> Array:
+        return jnp.where(self.mask.reshape(-1, *(1,) * (rows.ndim - 1)), rows, 0)
 
     def completed(self, noisy: dict[str, Any]) -> tuple[dict[str, Any], Array | None]:
         """What the server receives of a sum that has its noise: ways become points again, and the clips move."""

@@ -68,6 +68,7 @@ class Setting:
             index=index,
             ids=ids,
             mask=mask,
+            expected=None if self.privacy is None else self.participation.expected(self.clients.n),
             tally=tally,
         )
 

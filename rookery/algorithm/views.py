@@ -197,7 +197,8 @@ class Context(_Oracles):
 
     round, index         the round, the pass of the enclosing ``Repeat``
     n, weights           the number of clients and their p_i
-    ids, mask            the participants' slots, and which are used
+    ids, mask            the participants' slots, and which are used. In private rounds whoever reads them shows who takes
+                         part: then nothing is gained by drawing participants by chance
     """
 
     def __init__(
@@ -212,6 +213,7 @@ class Context(_Oracles):
         index: Any,
         ids: Array,
         mask: Array,
+        expected: float | None = None,
         tally: Tally | None = None,
     ):
         super().__init__(flat, tally)
@@ -223,8 +225,30 @@ class Context(_Oracles):
         self.index = index
         self.n = clients.n
         self.weights = clients.weights
-        self.ids = ids
-        self.mask = mask
+        self._ids = ids
+        self._mask = mask
+        self._expected = expected
+
+    @property
+    def ids(self) -> Array:
+        """The slots of the participants."""
+        self._note_shown()
+        return self._ids
+
+    @property
+    def mask(self) -> Array:
+        """Which slots are used."""
+        self._note_shown()
+        return self._mask
+
+    def _note_shown(self) -> None:
+        if self._tally is not None:
+            self._tally.shows_participants = True
+
+    @property
+    def share(self) -> Any:
+        """|C|/n, which makes p_i of the weights (n/|C|)·p_i of a direction; in private rounds these have E|C| instead."""
+        return self.active / self.n if self._expected is None else self._expected / self.n
 
     @property
     def active(self) -> Array:

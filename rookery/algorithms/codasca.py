@@ -229,8 +229,7 @@ class CODASCA(ProximalStages):
         """The server's step, the mean of what clients keep, and maybe the next stage."""
         gamma = at(self.gamma, ctx.round)
         new = inside(ctx, server_step(server, mean, gamma, gamma))
-        share = ctx.active / ctx.n  # the mean of changes is weighted by (n/|C|)p_i
-        c = {name: server[name] + share.astype(mean[name].dtype) * mean[name] for name in ("c_x", "c_y")}
+        c = {name: server[name] + jnp.asarray(ctx.share, mean[name].dtype) * mean[name] for name in ("c_x", "c_y")}
         return {**new, **c, **self.next_reference(ctx, server, new["x"])}
 
 

@@ -4,7 +4,7 @@ The loop that counts rounds, evaluates, writes the history and stores checkpoint
 :class:`Session` and not what is behind it, so a new engine is one class that says how rounds are made.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,13 +45,15 @@ class Run:
     lanes: int | None = None
     clients_axes: Axes | None = None
     shown: bool = False
-    """Whether it can be seen who takes part: then privacy gains nothing from chance."""
+    """Whether it can be seen, there or in the server's state, who takes part: then privacy gains nothing from chance."""
     homes: Homes | None = None
     """Where clients live, if that is on several devices: then their data and what they keep are there too."""
     start: State | None = None
     """The state that the rounds start from; None: the one before round 0."""
     memory: Mapping[str, Any] | None = None
     """What the session that this one continues returned from ``memory()``."""
+    failed: Callable[[Activity], bool] | None = None
+    """Called after an attempt at a round that came to nothing, with what it made: whether another may be made."""
 
     @property
     def group(self) -> processes.Group | None:
@@ -183,6 +185,8 @@ class Engine:
     """Whether it makes several runs at once, as lanes (``run.lanes``)."""
     shows_participants: ClassVar[bool] = False
     """Whether others than the server can know who takes part in a round."""
+    noise_from_key: ClassVar[bool] = True
+    """Whether the noise of private rounds is made from the run's key."""
 
     def open(self, run: Run) -> AbstractContextManager[Session]:
         """A session for this run."""

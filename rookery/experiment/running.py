@@ -42,6 +42,7 @@ from rookery.solving.lanes import Lanes
 from rookery.solving.loop import finished, make_rounds
 from rookery.solving.prepare import Prepared, many, prepare, single
 from rookery.solving.solution import Solution
+from rookery.solving.spending import account_of
 from rookery.stopping import Interrupted, ask, asked, heard, stop_if_asked
 from rookery.tasks import Task
 
@@ -357,7 +358,9 @@ def _go(
 
     def make() -> Solution:
         if start is not None and done >= plan.rounds:
-            made = finished(prepared, start.state, start.history, start.best)
+            account = account_of(prepared.run)
+            spent = None if account is None else account.spent(start.memory["executions"])
+            made = finished(prepared, start.state, start.history, start.best, spent)
         else:
             before = memory = None
             if start is not None:

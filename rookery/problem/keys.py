@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 BATCH, PARTICIPANTS, STEPS, SERVER, ALGORITHM, NOISE = range(6)
@@ -22,7 +23,9 @@ def as_key(key: Any, name: str = "key") -> Array:
     if isinstance(key, int) and not isinstance(key, bool):
         if not -(2**63) <= key < 2**63:
             raise ValueError(f"{name} must be a seed of at most 64 bits, got {key}")
-        return jax.random.key(key, impl="threefry2x32")
+        words = np.array([key >> 32 & 0xFFFFFFFF, key & 0xFFFFFFFF], np.uint32)  # without x64 JAX takes the lower half
+        made: Array = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+        return made
     if isinstance(key, Array) and key.shape == () and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if str(jax.random.key_impl(key)) != "threefry2x32":
             raise ValueError(f"{name} must be a threefry2x32 key, got {jax.random.key_impl(key)}")

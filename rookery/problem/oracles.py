@@ -51,6 +51,8 @@ class Tally:
         self._at_start = False
         self._calls: dict[tuple[int, bool, str], np.ndarray] = defaultdict(lambda: np.zeros(2, int))
         self._draws = 0
+        self.shows_participants = False
+        """Whether the server's part read who takes part."""
 
     def new_draw(self) -> int:
         """A number for a draw, so that the parts of a gradient on it count once."""

@@ -23,7 +23,7 @@ from rookery.solving.prepare import Prepared
 from rookery.solving.progress import Pace, progress_bar
 from rookery.solving.remarks import remarks_of
 from rookery.solving.solution import Diverged, Solution, stopped_in
-from rookery.solving.spending import Spending, account_of, counted
+from rookery.solving.spending import Spending, Spent, account_of, counted
 
 Watch = Callable[[State, History], None]
 Remember = Callable[[State, History, dict[str, Any], Best | None], None]
@@ -68,25 +68,30 @@ def make_rounds(
     before = history.rows[-1] if history.rows else None
     seconds = before["seconds"] if before is not None else 0.0
     activity: Any = 0
-    own, used = None, None if account is None else account.at_most(int(state.round))
+    own = None
     if memory is not None:
-        used = used if memory.get("executions") is None else np.asarray(memory["executions"], np.int64)
         activity, seconds = np.asarray(memory["activity"], np.int64), memory["seconds"]
         own = memory["session"]
-    if account is not None and used is not None and before is not None:
-        _check_counted(account.epsilon(used), before)
-    purse = None if account is None else _Purse(account, used, int(state.round))
-    opened = prepared.engine.open(replace(run, start=state, memory=own))
+    purse = None if account is None else _Purse(account, _booked(account, start, memory))
+
+    def note(state: State, own: Mapping[str, Any] | None) -> None:
+        if remember is not None:
+            now = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
+            if purse is not None:
+                now["executions"] = purse.executions.tolist()
+            remember(state, history, {**now, "session": None if own is None else dict(own)}, best)
+
+    def failed(active: Any) -> bool:
+        assert purse is not None
+        purse.pay_failed(active)
+        own = dict(session.memory() or {})
+        own.pop("record", None)  # that of the round before was noted with it
+        note(state, own)
+        return not purse.is_empty
+
+    opened = prepared.engine.open(replace(run, start=state, memory=own, failed=None if purse is None else failed))
     with opened as session, progress_bar(run, rounds, progress) as show:
         pace = Pace(session.stride, run.group)
-
-        def note(state: State) -> None:
-            if remember is not None:
-                own = session.memory()
-                now = {"activity": np.asarray(activity).tolist(), "seconds": seconds}
-                if purse is not None:
-                    now["executions"] = purse.executions.tolist()
-                remember(state, history, {**now, "session": None if own is None else dict(own)}, best)
 
         def goes_on(state: State, stop: int) -> bool:
             return state.round < stop and not bool((np.asarray(state.died) >= 0).all())
@@ -102,11 +107,11 @@ def make_rounds(
                     active = np.asarray(jax.block_until_ready(active), np.int64)
                     activity = activity + active
                 if purse is not None:
-                    purse.pay(active, int(state.round))
+                    purse.pay(active)
                 seconds += pace.seconds
                 show(made, made / pace.seconds, None)
                 if goes_on(state, stop):  # else it is evaluated first
-                    note(state)
+                    note(state, session.memory())
             state = session.gather(state, final=state.round == end)
             metrics = evaluate(state)
             if best is not None:
@@ -119,11 +124,12 @@ def make_rounds(
             if watch is not None:
                 watch(state, history)
             activity = 0 * activity
-            note(state)
-    solution = finished(prepared, state, history, best)
+            note(state, session.memory())
+    solution = finished(prepared, state, history, best, None if purse is None else purse.spent)
     if purse is not None and purse.is_empty and state.round < end:
         remark = (
-            f"stopped after round {state.round} of {end}: one more would spend more than epsilon = {purse.allowed:g}"
+            f"stopped after round {state.round} of {end}, with epsilon = {purse.epsilon:g} spent: one more could spend "
+            f"more than epsilon = {purse.allowed:g}"
         )
         solution = replace(solution, remarks=(*solution.remarks, remark))
     return solution
@@ -132,13 +138,13 @@ def make_rounds(
 class _Purse:
     """What a private run may still spend."""
 
-    def __init__(self, account: Spending, executions: Any, round: int):
+    def __init__(self, account: Spending, executions: Any):
         self._account = account
-        self._round = round
+        self._failed: Any = 0
         self.executions: np.ndarray = executions
         self.allowed = account.epsilon_allowed or 0.0
         self.left = account.left(executions)
-        if self.is_empty and round == 0:
+        if self.is_empty and not executions.any():
             raise ValueError(
                 f"privacy: epsilon = {self.allowed:g} is spent before the first round is over: give more noise, or none "
                 "(noise=None finds the least that lasts)"
@@ -154,29 +160,47 @@ class _Purse:
         """What is spent."""
         return self._account.epsilon(self.executions)
 
-    def pay(self, activity: np.ndarray, round: int) -> None:
-        """Up to ``round``; attempts that failed on nodes came to nothing, and nobody has seen them."""
-        most = self._account.at_most(round - self._round)
-        self.executions = self.executions + np.minimum(counted(activity), most)
-        self._round = round
+    @property
+    def spent(self) -> Spent:
+        """The same, for a run that goes on from here."""
+        return self._account.spent(self.executions)
+
+    def pay_failed(self, activity: Any) -> None:
+        """For an attempt that came to nothing: its sums were seen, and the next one's have other noise."""
+        made = counted(activity)
+        self._failed = self._failed + made
+        self._take(made)
+
+    def pay(self, activity: np.ndarray) -> None:
+        """For rounds, with the attempts at them that failed, which are paid for already."""
+        self._take(counted(activity) - self._failed)
+        self._failed = 0
+
+    def _take(self, made: np.ndarray) -> None:
+        self.executions = self.executions + made
         self.left = self._account.left(self.executions)
 
 
-def _check_counted(counted: float, before: Mapping[str, Any]) -> None:
-    """What a run has spent that is continued is no more than what is counted for its rounds here."""
-    if before["round"] > 0 and "epsilon" not in before:
+def _booked(account: Spending, start: Solution | State | None, memory: Mapping[str, Any] | None) -> np.ndarray:
+    """What was executed before this start, as it was booked then."""
+    if memory is not None:
+        return np.asarray(memory["executions"], np.int64)
+    if isinstance(start, Solution) and start.spent is not None:
+        return account.executions_of(start.spent)
+    if isinstance(start, Solution) and start.rounds > 0:
         raise ValueError(
             "privacy: start has made rounds without it, which nobody can count; leave out start or privacy"
         )
-    spent = float(np.max(before.get("epsilon", 0.0)))
-    if spent > counted * (1 + 1e-9):
+    if isinstance(start, State) and int(start.round) > 0:
         raise ValueError(
-            f"privacy: start has spent epsilon = {spent:g}, which would count as {counted:g} here: go on with the noise, "
-            "the delta and the participation that it was made with"
+            f"privacy: start must be a solution, which says what was spent, got the state of round {int(start.round)} alone"
         )
+    return account.at_most(0)
 
 
-def finished(prepared: Prepared, state: State, history: History, best: Best | None = None) -> Solution:
+def finished(
+    prepared: Prepared, state: State, history: History, best: Best | None = None, spent: Spent | None = None
+) -> Solution:
     """The solution that a state is: x, y, the best, what diverged and what there is to remark."""
     run = prepared.run
     if run.lanes is None and int(state.died) >= 0:
@@ -199,7 +223,8 @@ def finished(prepared: Prepared, state: State, history: History, best: Best | No
         kept = None if best is None else best.round
         remarks = remarks_of(history, prepared.metric, prepared.higher_is_better, run.lanes, stopped, kept)
     best = None if best is None else best.on_device()
-    return Solution(x, y, history, state, run.lanes, stopped, why if stopped else None, best, remarks)
+    found = Solution(x, y, history, state, run.lanes, stopped, why if stopped else None, best, remarks)
+    return replace(found, spent=spent)
 
 
 def _check_same(group: Group, numbers: Mapping[str, Any]) -> None:

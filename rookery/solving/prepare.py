@@ -26,7 +26,7 @@ from rookery.problem.problems import ClientWeighting, Flat, Minimax, Problem
 from rookery.problem.validation import check_batch, check_count, check_loss, check_mean_form, check_start, warn
 from rookery.solving.lanes import Lanes, stack, stack_different
 from rookery.solving.spending import names_participants, sampling_of, with_noise
-from rookery.solving.trust import check_attack, check_kinds, check_private, check_rule
+from rookery.solving.trust import check_attack, check_keys, check_kinds, check_private, check_rule
 from rookery.typing import Axes, BatchSize, Metrics, Tree
 
 
@@ -142,14 +142,19 @@ def prepare(given: Arguments) -> Prepared:
         each.check(flat, clients, steps, sizes == (None, None))
     ready = [with_dtype(each, flat.x.dtype) for each in chosen]
     seeds = [as_key(key) for key in given.keys]
-    privacy = _private(given, ready[0], taking, n, engine.shows_participants, (x[0], y[0]))
-    trust = given.aggregate, given.attack, privacy
+    trust = given.aggregate, given.attack, _as_arrays(given.privacy, x[0].dtype)
     first = Setting(flat, ready[0], clients, taking, steps, sizes, seeds[0], x[0], *trust)
     costs = tuple(costs_of(first, x[0], y[0])) if clients.here else None
+    shown = engine.shows_participants or names_participants(ready[0].round(), costs or ())
+    privacy = _private(given, ready[0], taking, n, shown, (x[0], y[0]))
+    trust = given.aggregate, given.attack, privacy
+    first = replace(first, privacy=privacy)
     if costs is not None and steps.high > 1 and not any(cost.local_steps for cost in costs):
         name = name_of(type(chosen[0]))
         raise ValueError(f"local_steps must be 1, for {name} makes none, got {given.local_steps!r}")
     _check_trust(given, ready[0], clients, taking, costs, ready[0].init(x[0], y[0]))
+    if privacy is not None:
+        check_keys(seeds, engine.noise_from_key)
     judged = given.metric, given.higher_is_better
     if given.lanes is None:
         prepared = Prepared(Run(first, x[0], y[0], costs), engine, given.evaluates[0], None, *judged)
@@ -162,7 +167,7 @@ def prepare(given: Arguments) -> Prepared:
         setting = Setting(flat, stack(ready, "algorithm"), tables, taking, steps, sizes, keys, starts, *trust)
         run = Run(setting, jnp.stack(x), jnp.stack(y), costs, given.lanes, axes)
         prepared = Prepared(run, engine, judge, judge_axes, *judged)
-    prepared = replace(prepared, run=replace(prepared.run, shown=engine.shows_participants))
+    prepared = replace(prepared, run=replace(prepared.run, shown=shown))
     engine.check(prepared.run)
     return replace(prepared, run=engine.place(prepared.run))
 
@@ -175,13 +180,20 @@ def _private(
     shown: bool,
     start: tuple[Array, Array],
 ) -> ClientPrivacy | None:
-    """Privacy with its noise, as arrays: another clip or noise is not another program."""
+    """Privacy with its noise, as arrays: another clip or noise is not another program. ``shown`` says who takes part."""
     if given.privacy is None:
         return None
-    stages = algorithm.round()
-    sampling = sampling_of(participation, n, shown or names_participants(stages), kept_by(algorithm, *start))
-    ready = with_noise(given.privacy, stages, sampling, participation.expected(n), given.rounds)
-    arrays: ClientPrivacy = jax.tree.map(lambda number: jnp.asarray(number, start[0].dtype), ready)
+    sampling = sampling_of(participation, n, shown, kept_by(algorithm, *start))
+    ready = with_noise(given.privacy, algorithm.round(), sampling, participation.expected(n), given.rounds)
+    return _as_arrays(ready, start[0].dtype)
+
+
+def _as_arrays(privacy: ClientPrivacy | None, dtype: Any) -> ClientPrivacy | None:
+    """Privacy with numbers as arrays; with any noise, as long as none is found."""
+    if privacy is None:
+        return None
+    known = privacy if privacy.noise is not None else replace(privacy, noise=1.0)
+    arrays: ClientPrivacy = jax.tree.map(lambda number: jnp.asarray(number, dtype), known)
     return arrays
 
 

@@ -16,6 +16,7 @@ from rookery.solving.best import Best
 from rookery.solving.history import COSTS, History
 from rookery.solving.notebook import curves, lane_mean, number, paragraph, short, table
 from rookery.solving.remarks import of_lane
+from rookery.solving.spending import Spent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +56,8 @@ class Solution:
     """How it went, where there is something to say: sentences of one line, those about a lane with its number."""
     algorithm: Algorithm | None = None
     """The algorithm with its rates, of a solution by ``rk.solve``: those that were given, or found."""
+    spent: Spent | None = None
+    """What was booked, if the run is private; of lanes, for the one that made most."""
 
     @property
     def rounds(self) -> int:
@@ -77,7 +80,10 @@ class Solution:
 
         best = None if self.best is None else self.best.lane(lane)
         told = of_lane(self.remarks, lane)
-        return Solution(pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped, diagnose, best, told)
+        found = Solution(
+            pick(self.x), pick(self.y), self.history.lane(lane), state, None, stopped, diagnose, best, told
+        )
+        return replace(found, spent=self.spent)
 
     def plot(self, metric: str | None = None) -> "Figure":
         """A Matplotlib figure of a metric, or of each in a panel, against rounds; lanes are thin lines, with their mean.

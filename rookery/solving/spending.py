@@ -3,14 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rookery.aggregation.accounting import Ledger, Sampling, concentrated, noise_for
 from rookery.aggregation.privacy import SPREAD, ClientPrivacy
-from rookery.algorithm.exchange import Exchange, Repeat, Stage, count_stages
+from rookery.algorithm.cost import Cost
+from rookery.algorithm.exchange import Exchange, Repeat, Stage, count_stages, stacked_parts
 from rookery.engines.base import Run, kept_by
 from rookery.problem.participation import Bernoulli, Participation, Uniform
 
@@ -19,7 +20,10 @@ Draw = tuple[tuple[int, int], ...]
 
 
 def draws_of(stages: tuple[Stage, ...]) -> Counter[Draw]:
-    """The draws of one round in which nothing is skipped, and how many there are of each kind."""
+    """The draws of one round in which nothing is skipped, and how many there are of each kind.
+
+    Where an exchange draws anew that may be skipped, what follows it may belong to the draw before: it is counted there.
+    """
     groups: list[Counter[int]] = []
     for number, fresh in _exchanges(stages, 0):
         if fresh or not groups:
@@ -37,33 +41,37 @@ def _exchanges(stages: Sequence[Stage], number: int) -> Iterator[tuple[int, bool
             number += count_stages(stage.stages)
         else:
             if isinstance(stage, Exchange):
-                yield number, stage.draw == "fresh"
+                yield number, stage.draw == "fresh" and stage.when is None
             number += 1
 
 
-def names_participants(stages: Sequence[Stage]) -> bool:
-    """Whether the server's state shows who took part: some part of an upload is stacked."""
-
-    def stacked(stage: Stage) -> bool:
-        if isinstance(stage, Repeat):
-            return names_participants(stage.stages)
-        told = stage.weighting if isinstance(stage, Exchange) else ""
-        return "stack" in told.values() if isinstance(told, Mapping) else isinstance(told, str) and told == "stack"
-
-    return any(map(stacked, stages))
+def names_participants(stages: Sequence[Stage], costs: Sequence[Cost]) -> bool:
+    """Whether the server's state shows who took part: its steps ask for that, or some part of an upload is stacked."""
+    return bool(stacked_parts(stages)) or any(cost.shows_participants for cost in costs)
 
 
 def sampling_of(participation: Participation, n: int, shown: bool, keeps: bool) -> Sampling:
     """How participants are drawn, for the accountant; where it is ``shown`` who took part, chance protects nobody.
 
-    The theorem for a fixed number of participants does not hold where clients keep something from round to round.
+    The theorem for a fixed number of participants does not hold where clients keep something from round to round. Of
+    subclasses nobody knows how they draw.
     """
     expected = participation.expected(n)
-    if not shown and not keeps and isinstance(participation, Uniform) and participation.count < n:
+    if not shown and not keeps and type(participation) is Uniform and participation.count < n:
         return Sampling("fixed", n, expected)
-    if not shown and isinstance(participation, Bernoulli) and participation.probability < 1:
+    if not shown and type(participation) is Bernoulli and participation.probability < 1:
         return Sampling("poisson", n, expected)
     return Sampling("all", n, n)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a private run has made: a run that goes on from it, under the same terms, goes on from there."""
+
+    executions: tuple[int, ...]
+    """How often each stage of a round was executed."""
+    terms: Mapping[str, Any]
+    """What an execution costs depends on these."""
 
 
 class Spending:
@@ -77,6 +85,29 @@ class Spending:
         self._stages = count_stages(stages)
         self._each = privacy.cost_of_exchange(expected, noise)
         self._ledger = Ledger(sampling, noise, privacy.delta)
+        self._terms = {
+            "noise": noise,
+            "delta": privacy.delta,
+            "a clip that adapts": privacy.adapts,
+            "clients": sampling.n,
+            "participants on average": expected,
+            "sampling": sampling.kind,
+            "exchanges of a round": tuple(sorted(self._draws.items())),
+        }
+
+    def spent(self, executions: Any) -> Spent:
+        """So many executions, under the terms of this account."""
+        return Spent(tuple(int(each) for each in executions), self._terms)
+
+    def executions_of(self, spent: Spent) -> np.ndarray:
+        """What was executed before, where it costs here what it cost there."""
+        for name, mine in self._terms.items():
+            if (theirs := spent.terms[name]) != mine:
+                raise ValueError(
+                    f"privacy: start was made with {name} = {theirs}, this run has {mine}, and what they spend does not "
+                    "add up: go on with the algorithm, noise, delta, kind of clip, participation and engine of start"
+                )
+        return np.asarray(spent.executions, np.int64)
 
     @property
     def bound(self) -> str:
@@ -154,5 +185,5 @@ def account_of(run: Run) -> Spending | None:
     n, stages = setting.clients.n, setting.algorithm.round()
     first = run.lane(0)
     keeps = kept_by(first.setting.algorithm, first.x, first.y)
-    sampling = sampling_of(setting.participation, n, run.shown or names_participants(stages), keeps)
+    sampling = sampling_of(setting.participation, n, run.shown, keeps)
     return Spending(setting.privacy, stages, sampling, setting.participation.expected(n))

@@ -107,6 +107,23 @@ def check_private(
         )
 
 
+def check_keys(keys: Sequence[Array], makes_noise: bool) -> None:
+    """Lanes have noise of their own; warns about keys that can be guessed, if the engine ``makes_noise`` from them."""
+    words = [tuple(jax.random.key_data(key).tolist()) for key in keys]
+    if len(set(words)) < len(words):
+        raise ValueError(
+            "privacy: keys must differ between lanes, got equal ones: their noise is the same, so that the difference of "
+            "two lanes has none"
+        )
+    for high, low in words:
+        if makes_noise and high == 0:
+            warn(
+                f"privacy: the noise of a simulation is made from its key, and key = {low} is easily guessed: before you "
+                "publish what comes out, give a secret one, such as key=secrets.randbits(62)"
+            )
+            break
+
+
 def _check_bounded(weighting: Callable[..., Array], server: Tree, n: int, part: str) -> None:
     """A client's weight is finite and its own, whoever else takes part: else it changes the weights of all others too."""
     every = weighting(server, jnp.arange(n))

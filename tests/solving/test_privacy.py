@@ -1,5 +1,7 @@
 """Private rounds: what is clipped, how noise is scaled, what is spent, and when a run stops."""
 
+import json
+import warnings
 from dataclasses import replace
 
 import jax
@@ -8,13 +10,19 @@ import numpy as np
 import pytest
 
 import rookery as rk
+from rookery.aggregation.accounting import Ledger, Sampling
 from rookery.aggregation.privacy import WITHIN, ClientPrivacy, secret_normals
+from rookery.algorithm.exchange import Exchange, count_stages, exchanges
+from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import initial_state
 from rookery.engines.flower.engine import Over
+from rookery.engines.flower.rules import FederationError
+from rookery.engines.flower.wire.requests import Work
 from rookery.engines.flower.wire.transport import Direct
 from rookery.solving.prepare import prepare, single
-from rookery.solving.spending import draws_of, names_participants, sampling_of
+from rookery.solving.spending import account_of, draws_of, names_participants, sampling_of
 from tests.engines.flower.test_flower import Case, assert_close
+from tests.engines.flower.test_secure import Wire
 from tests.helpers import parity
 
 N = parity.N
@@ -152,6 +160,55 @@ def test_noise_has_the_deviation_of_the_largest_weight(by, parts):
         assert abs(moved.mean()) < 0.2 * wanted
 
 
+def intake_of(name, privacy, participation=4):
+    """That of the first exchange of an algorithm, for participants 0 to 3 of which the last slot is not used."""
+    task, how = parity.make_case(name)
+    run = prepare(single(*task, **{**how, "participation": participation}, privacy=privacy)).run
+    state, mask = run.initial_state(), jnp.arange(4) < 3
+    stage = next(exchanges(run.setting.algorithm.round()))
+    return Intake(run.setting, stage, 0, 0, 0, state.server, jnp.arange(4), mask, state.clips)
+
+
+def test_noise_has_the_scale_that_is_booked_and_rows_of_unused_slots_have_none():
+    """PrimalDual's slopes are rows: each has noise of its own, for a weight of 1. 4000 numbers are exact to 1.1 %."""
+    intake = intake_of("PrimalDual", private(clip=rk.AdaptiveClip(start=0.1), noise=1.5))
+    (rows,) = [part for part, told in intake.stage.weighting.items() if told == "stack"]
+    summed = [part for part in intake.stage.weighting if part != rows]
+    zero = {part: jnp.zeros(4000) for part in summed} | {rows: jnp.zeros((4, 4000)), WITHIN: jnp.zeros(3)}
+    keys = intake._with_noise(zero, intake.normals(zero))[0]
+    parts, largest = len(summed) + 1, intake.largest_weights(zero)
+    for part in summed:
+        wanted = 1.5 * 0.1 * np.sqrt(parts) * float(largest[part])
+        assert abs(np.std(keys[part]) / wanted - 1) < 0.05, part
+    wanted = 1.5 * 0.1 * np.sqrt(parts)
+    assert all(abs(np.std(row) / wanted - 1) < 0.05 for row in np.asarray(keys[rows])[:3])
+    assert not np.any(keys[rows][3])
+
+
+@pytest.mark.parametrize("by", ["part", "whole"])
+@pytest.mark.parametrize("noise", [0.5, 4.0])
+def test_the_shares_of_an_adaptive_clip_cost_what_their_noise_says(by, noise):
+    """One client changes each of them by half of its weight at most."""
+    intake = intake_of("FedBiO", private(clip=rk.AdaptiveClip(), noise=noise, by=by))
+    parts, expected = ("x", "y", "z"), 4.0
+    deviation = float(intake.deviations({}, {*parts, WITHIN})[WITHIN])
+    lengths = len(parts) if by == "part" else 1
+    distance = 0.5 / expected * np.sqrt(lengths) / deviation  # in deviations
+    cost = (1 / noise**2 + (2 * distance / 2) ** 2) * noise**2
+    assert intake.setting.privacy.cost_of_exchange(expected, noise) == pytest.approx(cost)
+
+
+def test_normal_numbers_reach_as_far_as_is_booked_and_have_a_variance_of_one():
+    intake = intake_of("FedBiO", private())
+    zero = {"x": jnp.zeros(200_000, jnp.float32)}
+    drawn = np.asarray(intake.normals(zero)["x"])
+    assert abs(drawn.std() - 1) < 0.01
+    assert abs(drawn.mean()) < 0.01
+    assert abs((drawn**4).mean() - 3) < 0.1
+    shapes = jax.make_jaxpr(intake.normals)(zero)
+    assert "f32[4,200000]" in str(shapes), "each is made of four, which alone end at 5.42"
+
+
 def test_secret_numbers_are_standard_normal():
     drawn = secret_normals((40000,), np.float64)
     assert abs(drawn.mean()) < 0.03
@@ -198,6 +255,8 @@ def test_a_run_that_is_continued_has_spent_what_one_in_a_piece_has():
     both = solved("FedBiO", privacy, rounds=3, start=half)
     np.testing.assert_array_equal(both.x, whole.x)
     assert both.history.last["epsilon"] == whole.history.last["epsilon"]
+    assert both.spent == whole.spent
+    assert whole.spent.executions == (6,)
 
 
 @pytest.mark.parametrize(("clip", "epsilon"), [(0.3, 30.0), (rk.AdaptiveClip(), 2000.0)])
@@ -220,8 +279,19 @@ def test_a_run_is_not_continued_with_rounds_that_nobody_counted():
     with pytest.raises(ValueError, match="start has made rounds without it"):
         solved("FedBiO", private(), rounds=2, start=plain)
     loud = solved("FedBiO", private(noise=0.5), rounds=2)
-    with pytest.raises(ValueError, match=r"start has spent epsilon = .* go on with the noise"):
-        solved("FedBiO", private(noise=2.0), rounds=2, start=loud)
+    for words, privacy, more in (
+        ("noise = 0.5, this run has 2.0", private(noise=2.0), {}),
+        ("delta = 0.001, this run has 0.01", private(noise=0.5, delta=0.01), {}),
+        ("participants on average = 4.0, this run has 3.0", private(noise=0.5), {"participation": 3}),
+        ("sampling = fixed, this run has all", private(noise=0.5), {"participation": rk.Replay([[0, 1, 2, 3]])}),
+    ):
+        with pytest.raises(ValueError, match=f"privacy: start was made with {words}"):
+            solved("FedBiO", privacy, rounds=2, start=loud, **more)
+    with pytest.raises(ValueError, match="got the state of round 2 alone"):
+        solved("FedBiO", private(noise=0.5), rounds=2, start=loud.state)
+    laundered = solved("FedBiO", None, rounds=1, start=loud)
+    with pytest.raises(ValueError, match="start has made rounds without it"):
+        solved("FedBiO", private(noise=0.5), rounds=2, start=laundered)
 
 
 def test_folders_resume_with_what_was_spent(tmp_path):
@@ -233,6 +303,9 @@ def test_folders_resume_with_what_was_spent(tmp_path):
     np.testing.assert_array_equal(again.x, whole.x)
     np.testing.assert_array_equal(same.x, whole.x)
     assert again.history.last["epsilon"] == whole.history.last["epsilon"]
+    assert again.spent == same.spent == whole.spent
+    more = rk.solve(*task, **how, rounds=1, start=same)
+    assert more.history.last["epsilon"] > whole.history.last["epsilon"]
     with pytest.raises(ValueError, match="another privacy"):
         rk.run(*task, **{**how, "privacy": private()}, rounds=6, folder=tmp_path / "run")
 
@@ -245,8 +318,72 @@ def test_the_draws_of_a_round():
     assert sum(often for draw in acc for _, often in draw) == 2, "both with one draw"
     inner = draws_of(rk.PrimalDual(inner=4).round())
     assert sum(inner.values()) == 4, "a draw for each exchange"
-    assert names_participants(rk.PrimalDual().round())
-    assert not names_participants(rk.FedBiO().round())
+    assert names_participants(rk.PrimalDual().round(), ())
+    assert not names_participants(rk.FedBiO().round(), ())
+
+
+def test_what_follows_a_draw_that_may_be_skipped_belongs_to_the_draw_before():
+    """It is skipped, and the third exchange has the participants of the first."""
+
+    def exchange(**more):
+        return Exchange(lambda server: {}, lambda local, down: {}, lambda ctx, server, mean: server, **more)
+
+    first, last = exchange(), exchange()
+    skipped = exchange(draw="fresh", when=lambda server, ctx: ctx.round < 0)
+    assert draws_of((first, skipped, last)) == {((0, 1), (1, 1), (2, 1)): 1}
+    assert draws_of((first, exchange(draw="fresh"), last)) == {((0, 1),): 1, ((1, 1), (2, 1)): 1}
+
+
+class Counts(rk.FedBiO):
+    """Its state tells how many take part."""
+
+    def round(self):
+        (stage,) = super().round()
+
+        def server(ctx, server, mean):
+            return {**stage.server(ctx, server, mean), "x": mean["x"] * ctx.active / ctx.active}
+
+        return (replace(stage, server=server),)
+
+
+class Waits(rk.FedBiO):
+    """It makes rounds in which enough take part."""
+
+    def round(self):
+        (stage,) = super().round()
+        return (replace(stage, when=lambda server, ctx: ctx.mask.sum() > 1),)
+
+
+class Often(rk.Uniform):
+    """Another draw, of which nobody knows what it protects."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "participation", "bound"),
+    [
+        (rk.FedBiO(), rk.Bernoulli(0.5), "RDP of the Gaussian under Poisson sampling"),
+        (rk.FedBiO(), rk.Uniform(3), "RDP of the Gaussian under sampling without replacement"),
+        (rk.FedBiO(), Often(3), "the exact privacy curve"),
+        (Counts(), rk.Bernoulli(0.5), "the exact privacy curve"),
+        (Waits(), rk.Bernoulli(0.5), "the exact privacy curve"),
+        (rk.registry["CODASCA"](), rk.Bernoulli(0.5), "RDP of the Gaussian under Poisson sampling"),
+        (rk.registry["FedMBO"](), rk.Bernoulli(0.5), "the exact privacy curve"),
+    ],
+)
+def test_chance_protects_nobody_where_the_server_s_state_shows_who_takes_part(algorithm, participation, bound):
+    task, how = parity.make_case("FedBiO" if algorithm.solves[0] == "bilevel" else "CODASCA")
+    how = {**how, "participation": participation, "local_steps": 1}
+    run = prepare(single(task[0], algorithm, *task[2:], **how, privacy=private(), evaluate=parity.nothing)).run
+    assert account_of(run).bound.startswith(bound)
+
+
+def test_control_variates_stay_the_mean_of_what_clients_keep():
+    """With next to no noise; their weights are p_i·n/E|C|, whoever comes."""
+    found = solved("CODASCA", private(clip=1e6), participation=rk.Bernoulli(0.5), rounds=5)
+    p = np.arange(1, N + 1) / (N * (N + 1) / 2)
+    for name in ("c_x", "c_y"):
+        assert np.abs(found.state.server[name]).max() > 1e-3
+        np.testing.assert_allclose(found.state.server[name], p @ np.asarray(found.state.keep[name]), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +412,12 @@ def test_chance_protects_only_where_nobody_sees_it(participation, shown, keeps, 
         ({"clip": 0}, "clip must be positive"),
         ({"clip": -1.0}, "clip must be positive"),
         ({"clip": True}, "clip must be positive"),
+        ({"clip": jnp.array(0.0)}, "clip must be positive"),
+        ({"clip": np.float32(-1)}, "clip must be positive"),
+        ({"clip": jnp.ones(2)}, "clip must be positive"),
+        ({"noise": jnp.array(-1.0)}, "noise must be positive"),
+        ({"noise": np.array([1.0])}, "noise must be positive"),
+        ({"noise": jnp.array(jnp.nan)}, "noise must be positive"),
         ({"noise": 0}, "noise must be positive"),
         ({"noise": None}, "give noise"),
         ({"delta": 0}, "delta must be in"),
@@ -287,6 +430,42 @@ def test_chance_protects_only_where_nobody_sees_it(participation, shown, keeps, 
 def test_bad_values_are_refused_by_name(given, words):
     with pytest.raises(ValueError, match=words):
         solved("FedBiO", private(**given))
+
+
+def test_numbers_of_numpy_and_jax_are_numbers():
+    for clip in (np.float32(0.5), np.int64(1), jnp.array(0.5), np.array(0.5)):
+        assert float(private(clip=clip, noise=clip, epsilon=np.float32(2)).clip) == float(clip)
+
+
+def test_a_key_that_is_easily_guessed_is_told():
+    task, how = parity.make_case("FedBiO")
+
+    def told(**more):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            prepare(single(*task, **{**how, "evaluate": parity.nothing, "privacy": private(), **more}))
+        return [str(each.message) for each in caught if "easily guessed" in str(each.message)]
+
+    assert told(key=0) == told(key=jax.random.key(0))
+    assert "key = 0 is easily guessed" in told(key=0)[0]
+    assert "key=secrets.randbits(62)" in told(key=0)[0]
+    assert not told(key=2**61 + 5)
+    assert not told(key=0, privacy=None)
+    case = Case(rk.FedBiO())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*easily guessed")
+        case.prepared(privacy=private(), engine=Over(transport=Direct([]), collect=False))
+
+
+def test_lanes_with_equal_keys_have_equal_noise_and_are_refused():
+    task, how = parity.make_case("FedBiO")
+    how = {**how, **HOW, "privacy": private()}
+    del how["key"]
+    rates = [rk.FedBiO(eta_x=0.1), rk.FedBiO(eta_x=0.2)]
+    for keys in (0, [2**40, 2**40]):
+        with pytest.raises(ValueError, match="privacy: keys must differ between lanes, got equal ones") as bad:
+            rk.solve_many(task[0], rates, *task[2:], keys=keys, **how)
+        assert "\n" not in str(bad.value)
 
 
 def test_what_does_not_go_together_is_refused():
@@ -343,3 +522,69 @@ def test_what_nodes_cannot_do_is_refused(given, words):
     engine = Over(transport=Direct(case.nodes()))
     with pytest.raises(ValueError, match=words):
         rk.solve(*case.task, **case.how, rounds=1, **given, engine=engine)
+
+
+# --- on nodes
+
+
+def lossy(case, lost):
+    """The last exchange of some attempts, which ``lost`` tells from the round and the attempt, has no answers."""
+    last = count_stages(case.task[1].round()) - 1
+
+    def change(node, asked):
+        is_last = isinstance(asked, Work) and asked.exchange == last
+        return None if is_last and lost(*asked.order[1:3]) else asked
+
+    return Wire(case.nodes(), change)
+
+
+def over(transport, **rules):
+    return Over(transport=transport, collect=False, pause=0.0, **rules)
+
+
+def price(exchanges, noise=2.0):
+    """Of so many exchanges with all four clients."""
+    return Ledger(Sampling("all", 4, 4), noise, 1e-3).epsilon({1: exchanges})
+
+
+@pytest.fixture(scope="module")
+def twice():
+    """FedBiOAcc makes two exchanges a round; what was broadcast in the second came from the noisy sum of the first."""
+    return Case(rk.FedBiOAcc(), participation=None)
+
+
+def test_exchanges_of_attempts_that_failed_are_paid_for(twice):
+    wire = lossy(twice, lambda round, attempt: round == 1 and attempt < 2)
+    how = {**twice.how, "rounds": 3, "privacy": private(noise=2.0)}
+    plain = rk.solve(*twice.task, **how, engine=over(Direct(twice.nodes())))
+    found = rk.solve(*twice.task, **how, engine=over(wire))
+    made = sum(plain.spent.executions)
+    assert plain.history.last["epsilon"] == price(made)
+    assert found.history.last["epsilon"] == price(made + 2)
+
+
+def test_no_attempt_is_made_that_could_spend_more_than_epsilon(twice, tmp_path):
+    each = sum(draws_of(twice.task[1].round()).popitem()[0][i][1] for i in range(2))
+    allowed = price(2 * each + 1)
+    how = {**twice.how, "rounds": 3, "privacy": private(noise=2.0, epsilon=allowed * 1.001), "folder": tmp_path / "run"}
+    wire = lossy(twice, lambda round, attempt: round == 1)
+    with pytest.raises(
+        FederationError, match="round 1 failed at attempt 2, .*another attempt could spend more than eps"
+    ):
+        rk.run(*twice.task, **how, engine=over(wire, attempts=9))
+    found = rk.run(*twice.task, **how, engine=over(Direct(twice.nodes()), attempts=9))
+    assert found.rounds == 1
+    assert price(sum(found.spent.executions)) == price(each + 2) <= allowed
+    assert "with epsilon = " in found.remarks[-1]
+
+
+def test_a_round_that_fails_for_good_is_paid_for_when_the_run_is_resumed(twice, tmp_path):
+    how = {**twice.how, "rounds": 2, "privacy": private(noise=2.0), "folder": tmp_path / "run"}
+    with pytest.raises(FederationError, match="round 0 failed 3 times"):
+        rk.run(*twice.task, **how, engine=over(lossy(twice, lambda round, attempt: True), attempts=3))
+    found = rk.run(*twice.task, **how, engine=over(Direct(twice.nodes()), attempts=3))
+    assert found.spent.executions[-1] == 2
+    assert found.spent.executions[0] == 3 + 2
+    assert found.history.last["epsilon"] == price(sum(found.spent.executions))
+    lines = [json.loads(line)["round"] for line in (tmp_path / "run" / "participants.jsonl").read_text().splitlines()]
+    assert lines == [0, 1], "attempts that failed are no rounds"

@@ -8,7 +8,7 @@ import jax
 from jax import Array
 
 from rookery.aggregation.mean import combine
-from rookery.aggregation.privacy import secret_normals
+from rookery.aggregation.privacy import WITHIN, secret_normals
 from rookery.algorithm.exchange import Exchange, Server, is_stacked
 from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import Setting
@@ -51,6 +51,8 @@ def receive(
     assert isinstance(stage, Exchange)
     round, index, ids, mask = where
     intake = Intake(setting, stage, number, round, index, server, ids, mask, clips)
+    if setting.privacy is not None:
+        up = jax.vmap(intake.bounded)(up)
     received, clips = intake.received(combine(intake.weights(up), up), normals)
     return stage.server(setting.context(*where), server, received), clips
 
@@ -85,7 +87,7 @@ def secret_noise(stage: Exchange, stacked: dict[str, Any]) -> dict[str, Any]:
     """Standard normal numbers for what is received of an exchange. Nodes know the run's key: they are not drawn with it."""
 
     def drawn(part: str, leaf: Any) -> Any:
-        rows = is_stacked(stage, part)
+        rows = part != WITHIN and is_stacked(stage, part)
         return secret_normals(leaf.shape if rows else leaf.shape[1:], leaf.dtype)
 
     return {part: jax.tree.map(partial(drawn, part), each) for part, each in stacked.items()}

@@ -43,6 +43,7 @@ class Remote(Rules, Engine):
 
     batches: ClassVar[bool] = False
     shows_participants: ClassVar[bool] = True
+    noise_from_key: ClassVar[bool] = False
 
     def connect(self, run: Run) -> AbstractContextManager[Transport]:
         """What carries the messages, while it is open."""

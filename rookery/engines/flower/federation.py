@@ -67,6 +67,7 @@ class Federation:
         self.record: dict[str, Any] = {}
         """Of the last round: who was counted, who was left out and why, and at which attempt it was done."""
         self._asks_costs = run.costs is None
+        self._failed = run.failed
         self._shows_state = shows_state(setting.algorithm, run.x, run.y)
         stages = setting.algorithm.round()
         self.roster = Roster(
@@ -95,11 +96,11 @@ class Federation:
             secure=None if self.rules.secure is None else asdict(self.rules.secure),
         )
 
-    def gather_nodes(self) -> None:
     @property
     def _expected(self) -> float:
         return float(self.setting.participation.expected(self.setting.clients.n))
 
+    def gather_nodes(self) -> None:
         """Waits until every client lives on some node."""
         self.roster.gather()
         if self._asks_costs:
@@ -124,7 +125,11 @@ class Federation:
         activity: Any = 0
         for attempt in range(self.rules.attempts):
             walk = Round(common, state, self.versions, attempt)
-            at = walk.make()
+            try:
+                at = walk.make()
+            except BaseException:
+                self._may_try_again(walk)
+                raise
             faults.update(walk.left_out)
             self.left_out.update(walk.left_out)
             activity = activity + walk.activity
@@ -134,12 +139,21 @@ class Federation:
                     del self.left_out[old]
                 return self._finish(state, walk, at), activity
             log.warning("round %d, attempt %d: %s", state.round, attempt + 1, walk.shortage)
+            if not self._may_try_again(walk):
+                raise FederationError(
+                    f"round {state.round} failed at attempt {attempt + 1}, because {walk.shortage}; another attempt could "
+                    "spend more than epsilon"
+                )
             if attempt + 1 < self.rules.attempts:
                 time.sleep(self.rules.pause_after(attempt))
         raise FederationError(
             f"round {state.round} failed {self.rules.attempts} times, the last time because {walk.shortage}; "
             "the state before it is that of the last checkpoint"
         )
+
+    def _may_try_again(self, walk: Round) -> bool:
+        """Whoever keeps account is told what a failed attempt has made: its sums were seen."""
+        return self._failed is None or self._failed(walk.activity)
 
     def _finish(self, state: State, walk: Round, at: Moment) -> State:
         if not bool(all_finite(at.server)):

@@ -163,7 +163,8 @@ class Round(Walk):
         except TooFew as problem:
             raise _BelowQuorum(f"{problem} ({self._reasons})") from None
         at = replace(at, mask=at.mask & np.isin(at.ids, counted))
-        self._note(number, at)
+        self._note(number, at)  # whatever the quorum, the server has seen the sum
+        self._check_quorum(len(counted))
         where = self._where(index, at)
         after, _ = jax.device_get(scales(self.setting, number, where, at.server, parts))
         for part in parts:
@@ -213,7 +214,6 @@ class Round(Walk):
             for node in there
         }
         counted = summing.take(works, self.common.costs[number].upload)
-        self._check_quorum(len(counted))
         return counted, summing.total()
 
     def _ask(self, at: Moment, index: int, number: int) -> dict[int, Tree]:

@@ -113,6 +113,7 @@ def _cost(value: Any, name: str) -> Cost:
         local_steps=got("local_steps", yes),
         server_calls=got("server_calls", _calls),
         upload={text(part, name): text(each, name) for part, each in got("upload", table).items()},
+        shows_participants=got("shows_participants", yes),
     )
     got.done()
     return cost
