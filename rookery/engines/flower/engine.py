@@ -29,9 +29,11 @@ from rookery.engines.flower.launch.processes import (
     wait_for_superlink,
 )
 from rookery.engines.flower.node import Node
+from rookery.engines.flower.reach import check_reach
 from rookery.engines.flower.rules import FederationError, Rules
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.transport import Transport
+from rookery.problem.participation import Bernoulli
 from rookery.stopping import heard
 
 log = logging.getLogger("rookery.flower")
@@ -85,11 +87,12 @@ class Remote(Rules, Engine):
                 f"secure: {name_of(type(setting.algorithm))} needs the {shown} of every client by itself "
                 '("stack"ed, not summed): it cannot be run with secure sums'
             )
-        most = setting.participation.slots(n)
-        if most < LEAST:
+        chosen = setting.participation
+        few = chosen.slots(n) if isinstance(chosen, Bernoulli) else chosen.least(n)  # a draw of chance is made again
+        if few < LEAST:
             raise ValueError(
                 f"secure sums must have at least {LEAST} participants: of two, each learns the other's upload from the "
-                f"sum, got {most}"
+                f"sum, got {few} in a draw of {type(chosen).__name__}"
             )
 
     def _check_rule(self, rule: Rule, least: int) -> None:
@@ -106,6 +109,8 @@ class Remote(Rules, Engine):
             federation = Federation(run, transport, self)
             federation.gather_nodes()
             self.check_nodes(len(set(federation.roster.hosts.values())))
+            if self.secure is not None:
+                check_reach(run.setting, federation.roster.hosts, self.secure)
             yield federation
             if not self.lasting:
                 federation.end()

@@ -17,6 +17,7 @@ from rookery.engines.flower.engine import Over
 from rookery.engines.flower.federation import FederationError, shows_state
 from rookery.engines.flower.masking import too_little
 from rookery.engines.flower.node import Node
+from rookery.engines.flower.reach import chance_of_fewer
 from rookery.engines.flower.roster import Roster
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.pack import unpack
@@ -25,7 +26,7 @@ from rookery.engines.flower.wire.summing import Confirm, Share, Unmask
 from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.engines import engine_of, engine_table
 from tests.aggregation.test_secure_protocol import identities
-from tests.engines.flower.test_flower import Case, N, assert_close, make_clients
+from tests.engines.flower.test_flower import Case, N, assert_close, examples, make_clients
 from tests.helpers.marks import ONE_OF_EACH_KIND, quick_ones
 
 SECURE = rk.SecureSum(threshold=0.6)
@@ -429,6 +430,7 @@ def test_what_cannot_work_is_refused_before_anything_starts():
     refuse("CommFedBiO needs the upload of every client", rk.registry["CommFedBiO"]())
     refuse("aggregate and secure exclude each other", rk.FedBiO(), aggregate=rk.Median())
     refuse("at least 3 participants: of two", rk.FedBiO(), participation=2)
+    refuse("at least 3 participants: of two", rk.FedBiO(), participation=rk.Replay([[0, 1, 2], [0, 1]]))
     refuse("collect must be False with secure sums", rk.FedSGDAM(), collect=True)
     refuse("collect must be True where every client has", rk.registry["FedBiO-Local"]())
     assert kept_by(rk.FedSGDAM(), np.zeros(2, np.float32), np.zeros(2, np.float32))
@@ -455,6 +457,52 @@ def test_a_threshold_of_one_is_a_number_like_others():
     assert engine_of({"name": "flower", "options": {"nodes": 4, "secure": {"threshold": 1}}}).secure == rk.SecureSum(
         1.0
     )
+
+
+def many(number):
+    rng = np.random.default_rng(0)
+    lower, upper = ([examples(rng, size) for _ in range(number)] for size in (4, 3))
+    return rk.Clients(lower, upper, server=examples(rng, 3))
+
+
+@pytest.mark.parametrize(
+    ("participation", "groups", "message"),
+    [
+        (3, [[0, 3, 6], [1, 4, 7], [2, 5, 8]], "in every draw, got draws on 1"),
+        (6, [[0, 3, 6], [1, 4, 7], [2, 5, 8]], "in every draw, got draws on 2"),
+        (7, [[0, 3, 6], [1, 4, 7], [2, 5, 8]], None),
+        (rk.Replay([[0, 1, 2], [0, 1, 3]]), [[0, 3], [1], [2, 4, 5, 6, 7, 8]], "in every draw, got draws on 2"),
+        (rk.Replay([[0, 1, 2], [1, 2, 3]]), [[0, 3], [1], [2, 4, 5, 6, 7, 8]], None),
+        (None, [[0, 3, 6], [1, 4, 7], [2, 5, 8]], None),
+    ],
+)
+def test_draws_on_too_few_nodes_are_refused_before_the_first_round(participation, groups, message):
+    case = Case(rk.FedBiO(), clients=many(9), participation=participation)
+    wire = Wire(case.nodes(groups))
+    if message is None:
+        secured(case, wire, rounds=1)
+    else:
+        with pytest.raises(ValueError, match=message):
+            secured(case, wire, rounds=1)
+        assert {type(each) for each in wire.asked} <= {Begin, End}
+
+
+def test_draws_of_chance_on_too_few_nodes_are_warned_about():
+    """Of six nodes of one client each with probability a half, 21 of 63 draws of somebody are on one or two."""
+    hosts = {client: client for client in range(6)}
+    assert chance_of_fewer(0.5, hosts) == pytest.approx(21 / 63)
+    case = Case(rk.FedBiO(), clients=many(6), participation=rk.Bernoulli(0.5))
+    with pytest.warns(UserWarning, match=r"on fewer than 3 nodes with probability 0\.33"):
+        secured(case, Wire(case.nodes([[i] for i in range(6)])), rounds=1, attempts=20)
+
+
+def test_weights_that_hide_nobody_are_refused_before_the_first_round():
+    for weights, words in (((0.85, 0.05, 0.05, 0.05), "worth 1.37 equal ones"), ((0.5, 0.5, 0, 0), "sum of 2 nodes'")):
+        case = Case(rk.FedBiO(), clients=make_clients(weights=weights), participation=None)
+        wire = Wire(case.nodes())
+        with pytest.raises(ValueError, match=words):
+            secured(case, wire, rounds=1)
+        assert {type(each) for each in wire.asked} <= {Begin, End}
 
 
 def test_a_folder_remembers_it():
