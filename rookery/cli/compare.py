@@ -105,6 +105,11 @@ def command(
     names = [settings.algorithm for settings in all_settings]
     if len(set(names)) != len(names):
         raise ValueError(f"--algorithms must be different names separated by commas, got {algorithms!r}")
+    if all_settings[0].privacy is not None and len(names) > 1:
+        raise ValueError(
+            "privacy: algorithms are compared with the same keys, and so with the same noise: run each by itself, with a "
+            "--seed of its own"
+        )
     trackers = check_trackers(track or [])
     note = note_on_rounds(all_settings[0], rounds, task)
     folder = new_folder(all_settings[0], "comparison") if out is None else out

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rookery.algorithm.exchange import Algorithm
 from rookery.engines.simulator import Simulator
 from rookery.experiment.settings import Settings
+from rookery.experiment.tuned import check_not_private
 from rookery.solving.lanes import Lanes
 from rookery.solving.loop import make_rounds
 from rookery.solving.prepare import many, prepare
@@ -68,6 +69,7 @@ def sweep(
     ``lanes`` bounds how many runs are in a program at once; ``metric`` is the task's own by default. Trials come back in
     the order of ``rates``.
     """
+    check_not_private(settings)
     settings = replace(settings, held_out=True)
     algorithms = [settings.make_algorithm(**_replaced(settings, each)) for each in rates]
     if not algorithms:

@@ -73,13 +73,18 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder / JOURNAL, ignore_errors=True)
 
 
-def _aim(settings: Settings) -> Aim:
-    """The problem of the first seed, without its test data."""
+def check_not_private(settings: Settings) -> None:
+    """Nothing is searched for with privacy: what is tried would be published too, with the same noise."""
     if settings.privacy is not None:
         raise ValueError(
             "privacy: rates are not searched for on the clients' data, which would spend privacy that nobody counts: give "
             "them with --set, or take the algorithm's own with --no-tune"
         )
+
+
+def _aim(settings: Settings) -> Aim:
+    """The problem of the first seed, without its test data."""
+    check_not_private(settings)
     task = replace(settings, held_out=True, seeds=1).make_tasks()[0]
     source = settings.source
     judged = not isinstance(source, OfModule) or source.says("metric")

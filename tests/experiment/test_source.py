@@ -177,6 +177,12 @@ def test_a_sweep_is_told_to_hold_data_out(made):
     assert float(settings.make_tasks()[0].evaluate(np.zeros(2), np.zeros(2))["held"]) == 0.0
 
 
+def test_a_sweep_spends_no_privacy(made):
+    settings = resolve({"task": "ridge.py", "rounds": 2, "privacy": "clip=0.5, noise=1.0"})
+    with pytest.raises(ValueError, match="privacy: rates are not searched for on the clients' data"):
+        sweep(settings, [{"eta_x": 0.1}, {"eta_x": 0.2}], progress=False)
+
+
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 

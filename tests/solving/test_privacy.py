@@ -17,12 +17,13 @@ from rookery.algorithm.intake import Intake
 from rookery.algorithm.setting import initial_state
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.rules import FederationError
-from rookery.engines.flower.wire.requests import Work
+from rookery.engines.flower.wire.pack import pack, unpack
+from rookery.engines.flower.wire.requests import Work, read_request
 from rookery.engines.flower.wire.transport import Direct
 from rookery.solving.prepare import prepare, single
 from rookery.solving.spending import account_of, draws_of, names_participants, sampling_of
 from tests.engines.flower.test_flower import Case, assert_close
-from tests.engines.flower.test_secure import Wire
+from tests.engines.flower.test_secure import Wire, still
 from tests.helpers import parity
 
 N = parity.N
@@ -527,6 +528,50 @@ def test_what_nodes_cannot_do_is_refused(given, words):
 # --- on nodes
 
 
+def test_a_server_that_sees_uploads_adds_noise_of_the_scale_that_is_booked():
+    case = still()
+    found = rk.solve(*case.task, **case.how, rounds=1, privacy=private(noise=2.0), engine=over(Direct(case.nodes())))
+    for values in (found.x, found.y):  # 4000 numbers are exact to 1.1 %
+        assert abs(np.std(values) / (2.0 * 0.3 * np.sqrt(2) / 4) - 1) < 0.05
+
+
+class Lying(Direct):
+    """Node 0 uploads far more than it may."""
+
+    def send(self, requests, deadline, enough=None):
+        answers = super().send(requests, deadline, enough)
+        tree, meta = unpack(answers[0])
+        if isinstance(read_request(requests[0]), Work):
+            answers[0] = pack(jax.tree.map(lambda leaf: leaf + np.float32(1e4), tree), meta)
+        return answers
+
+
+def test_a_node_that_lies_weighs_no_more_than_its_clip(twice):
+    how = {**twice.how, "rounds": 1, "privacy": private(clip=0.05)}
+    honest = rk.solve(*twice.task, **how)
+    found = rk.solve(*twice.task, **how, engine=over(Lying(twice.nodes())))
+    moved = np.linalg.norm(found.y - honest.y)
+    assert 0 < moved <= 2 * 0.05 * 0.1 * 1.001, "its weight is a tenth"
+
+
+def test_a_node_that_lies_has_one_vote_on_the_clip():
+    up, within = {"a": jnp.full(3, 1e4), WITHIN: jnp.array([1e4])}, jnp.full(2, 1.0)
+    found = private(clip=rk.AdaptiveClip()).clipped_again(up, within)
+    np.testing.assert_allclose(np.linalg.norm(found["a"]), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(found[WITHIN], [0.5])
+    again = private(clip=rk.AdaptiveClip()).clipped_again({**found, WITHIN: jnp.array([-0.5])}, within)
+    np.testing.assert_allclose(again["a"], found["a"], rtol=1e-6)
+    np.testing.assert_array_equal(again[WITHIN], [-0.5])
+
+
+def test_a_clip_that_adapts_goes_with_uploads_that_are_rows_throughout():
+    """FedNest-CW's last weighting is "stack", of all parts at once; how many were shortened is summed all the same."""
+    case = Case(rk.registry["FedNest-CW"]())
+    how = {**case.how, "rounds": 1, "privacy": private(clip=rk.AdaptiveClip())}
+    found = rk.solve(*case.task, **how, engine=over(Direct(case.nodes())))
+    assert np.isfinite(found.x).all()
+
+
 def lossy(case, lost):
     """The last exchange of some attempts, which ``lost`` tells from the round and the attempt, has no answers."""
     last = count_stages(case.task[1].round()) - 1
@@ -569,7 +614,7 @@ def test_no_attempt_is_made_that_could_spend_more_than_epsilon(twice, tmp_path):
     how = {**twice.how, "rounds": 3, "privacy": private(noise=2.0, epsilon=allowed * 1.001), "folder": tmp_path / "run"}
     wire = lossy(twice, lambda round, attempt: round == 1)
     with pytest.raises(
-        FederationError, match="round 1 failed at attempt 2, .*another attempt could spend more than eps"
+        FederationError, match=r"round 1 failed at attempt 2, .*another attempt could spend more than eps"
     ):
         rk.run(*twice.task, **how, engine=over(wire, attempts=9))
     found = rk.run(*twice.task, **how, engine=over(Direct(twice.nodes()), attempts=9))

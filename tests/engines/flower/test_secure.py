@@ -375,23 +375,23 @@ def test_a_repeated_request_has_the_same_answer_and_an_old_one_none():
 # --- with privacy
 
 
-def test_nodes_add_noise_in_shares_and_together_enough():
+def still():
+    """Long vectors that no client moves: what comes out is noise."""
+    algorithm = rk.registry["Local SGDA"](eta_x=0.0, eta_y=0.0)
+    case = Case(algorithm, clients=make_clients(weights=None), participation=None)
+    problem = rk.Minimax(lambda x, y, batch: jnp.mean(batch["s"]) * (jnp.sum(x**2) - jnp.sum(y**2)))
+    case.task = (problem, algorithm, case.task[2], np.zeros(6000, np.float32), np.zeros(4000, np.float32))
+    return case
+
+
+@pytest.mark.parametrize("lost", [None, 2])
+def test_nodes_add_noise_in_shares_and_together_enough(lost):
     """4 nodes of which 3 must stay: each adds a third of the variance, so that all four have 4/3 of it."""
-    clip, noise, clients = 0.05, 2.0, make_clients(weights=None)
-    case = Case(rk.FedBiO(eta_x=1e-30, eta_y=1e-30, eta_z=1e-30), clients=clients, participation=None)
-    case.task = (rk.Bilevel(case.task[0].upper, case.task[0].lower), *case.task[1:])
-    privacy = rk.ClientPrivacy(clip=clip, noise=noise, delta=1e-3)
-    moved = []
-    for lost, share in ((None, 4 / 3), (2, 1.0)):
-        wire = Wire(
-            case.nodes(), lambda node, asked, lost=lost: None if node == lost and isinstance(asked, Work) else asked
-        )
-        steps = [np.asarray(case.task[4])]
-        for _ in range(25):
-            found = secured(case, wire, rounds=1, privacy=privacy)
-            steps.append(np.asarray(found.y) - np.asarray(case.task[4]))
-        moved.append(np.std(steps[1:]) / (noise * clip * np.sqrt(3) / N * np.sqrt(share)))
-    assert all(0.7 < each < 1.4 for each in moved), moved
+    clip, noise, case = 0.05, 2.0, still()
+    wire = Wire(case.nodes(), lambda node, asked: None if node == lost and isinstance(asked, Work) else asked)
+    found = secured(case, wire, rounds=1, privacy=rk.ClientPrivacy(clip=clip, noise=noise, delta=1e-3))
+    wanted = noise * clip * np.sqrt(2) / N * np.sqrt(4 / 3 if lost is None else 1.0)
+    assert abs(np.std([*found.x, *found.y]) / wanted - 1) < 0.05, "10000 numbers are exact to 0.7 %"
 
 
 @pytest.mark.parametrize("clip", [0.3, rk.AdaptiveClip(start=0.1)])
