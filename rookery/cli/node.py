@@ -43,6 +43,13 @@ def command(
             help="The least number of listed nodes, this one included, that it sums with; by default more than half."
         ),
     ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="The least threshold, a share of its nodes, of a sum that it takes part in; give more than 0.667 where the "
+            "server may lie."
+        ),
+    ] = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to keep trying to join.")] = 120.0,
 ) -> None:
     """Host clients: load their data here and answer the server until this process is stopped.
@@ -55,6 +62,9 @@ def command(
             f"--root-certificates must be given for {superlink}: only a SuperLink on this machine can do without TLS; "
             "rookery deploy certs makes certificates"
         )
+    for option, given in (("--least", least), ("--threshold", threshold)):
+        if given is not None and peers is None:
+            raise ValueError(f"{option} must be given with --peers, whose nodes it is about, got {given}")
     os.environ.update(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1")
     from rookery.engines.flower.wire.adapter.node import serve  # which imports Flower
 
@@ -63,9 +73,7 @@ def command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # which logs a line for every poll
     clients = partitions(partition, "--partition")
-    if least is not None and peers is None:
-        raise ValueError(f"--least must be given with --peers, whose nodes it counts, got {least}")
-    identity = None if peers is None else _identity(key, peers, least)
+    identity = None if peers is None else _identity(key, peers, least, 0.5 if threshold is None else threshold)
     hosted = Node(lambda: open_site(problem), clients, folder, name, identity)
     stop = threading.Event()
 
@@ -82,13 +90,13 @@ def command(
     serve(superlink, hosted.answer, stop, certificates=root, key=key, patience=patience, admitted=admitted)
 
 
-def _identity(key: Path | None, peers: Path, least: int | None) -> Identity:
+def _identity(key: Path | None, peers: Path, least: int | None, threshold: float) -> Identity:
     """Who this node is, and with whom it sums."""
     from rookery.engines.flower.wire.claims import read_listed
 
     if key is None:
         raise ValueError("--key must be given with --peers: it is what the others know this node by")
-    return Identity.read(key, [known for known, _ in read_listed(peers)], least)
+    return Identity.read(key, [known for known, _ in read_listed(peers)], least, threshold)
 
 
 def keep_compiled() -> None:

@@ -19,14 +19,14 @@ CONTEXT, COMMON = b"run 1, round 2", b"what was broadcast"
 STEPS = ("advertise", "share", "mask", "unmask")
 
 
-def identities(number, least=None):
+def identities(number, least=None, threshold=0.5):
     """Parties with keys that know each other."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     private = [ec.generate_private_key(ec.SECP384R1()) for _ in range(number)]
     public = [key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in private]
-    return [Identity(key, public, least) for key in private]
+    return [Identity(key, public, least, threshold) for key in private]
 
 
 class Sum:
@@ -293,6 +293,15 @@ def test_split_lists_of_survivors_need_as_many_colluders_as_is_said(parties, thr
     assert len(found) == 1, "one split has as many of both"
     np.testing.assert_allclose(found[0], numbers(parties)[-1], atol=2.0**-32)
     assert all(each is None for each in tried(colluders - 1))
+
+
+def test_a_party_sums_with_no_lower_a_threshold_than_it_wants():
+    """That of a run comes from the server, which may lie."""
+    check(Sum(numbers(5), 0.8, known=identities(5, threshold=0.67)))
+    with pytest.raises(ProtocolError, match=r"threshold must be at least 0\.67 of 5 parties here, got 3"):
+        Sum(numbers(5), 0.6, known=identities(5, threshold=0.67)).masked()
+    with pytest.raises(ValueError, match=r"threshold must be a share in \[0\.5, 1\], got 2"):
+        identities(5, threshold=2)
 
 
 def test_a_party_sums_with_no_fewer_than_it_wants():

@@ -12,12 +12,13 @@ class Identity:
     """A party's own private key, and the public keys of all parties that may take part.
 
     ``least`` is the smallest number of parties that it sums with, itself included; by default more than half of those
-    that are listed. Without it a server that lies could choose a sum so small that a few colluders are enough.
+    that are listed. ``threshold`` is the least share of them that must stay. Both are the party's own: a server that lies
+    could else choose a sum so small, or a threshold so low, that a few colluders are enough.
 
     A signature is the fingerprint of the key that made it, followed by the signature itself (ECDSA with SHA-256).
     """
 
-    def __init__(self, private: Any, peers: Iterable[bytes], least: int | None = None):
+    def __init__(self, private: Any, peers: Iterable[bytes], least: int | None = None, threshold: float = 0.5):
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
@@ -32,14 +33,17 @@ class Identity:
         listed = len(self._peers)
         if least is not None and not LEAST <= least <= listed:
             raise ValueError(f"least must be in {LEAST}..{listed}, the number of listed keys, got {least}")
+        if not 0.5 <= threshold <= 1:
+            raise ValueError(f"threshold must be a share in [0.5, 1], got {threshold}")
         self.least = listed // 2 + 1 if least is None else least
+        self.threshold = threshold
 
     @classmethod
-    def read(cls, key: Path, peers: Iterable[bytes], least: int | None = None) -> "Identity":
+    def read(cls, key: Path, peers: Iterable[bytes], least: int | None = None, threshold: float = 0.5) -> "Identity":
         """From a private key in OpenSSH's format, and the public keys of all (DER)."""
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-        return cls(load_ssh_private_key(key.read_bytes(), None), peers, least)
+        return cls(load_ssh_private_key(key.read_bytes(), None), peers, least, threshold)
 
     def sign(self, message: bytes) -> bytes:
         """Our signature of a message."""

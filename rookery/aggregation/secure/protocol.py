@@ -97,8 +97,8 @@ def _add(total: np.ndarray, mask: np.ndarray, positive: bool) -> None:
 class Party:
     """A party of one sum. Each step can be done once, in order; what is asked out of order is refused.
 
-    With an ``identity`` it deals only with peers whose keys are signed by listed keys, a different one each, and with as
-    many as the identity wants at least.
+    With an ``identity`` it deals only with peers whose keys are signed by listed keys, a different one each, and with
+    as many, and as high a threshold, as the identity wants at least.
     """
 
     def __init__(self, context: bytes, number: int, identity: Identity | None = None):
@@ -171,6 +171,9 @@ class Party:
             raise ProtocolError("every public key must be another, two are the same")
         if self._identity is None:
             return
+        share = self._identity.threshold
+        if threshold < share * len(peers) - 1e-9:
+            raise ProtocolError(f"threshold must be at least {share:g} of {len(peers)} parties here, got {threshold}")
         for party, keys in peers.items():
             who = self._identity.signer(keys.signature, _advertised(self.context, party, keys))
             if who is None:

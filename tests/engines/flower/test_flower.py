@@ -920,6 +920,9 @@ def test_the_node_command_refuses_what_it_cannot_do():
         partitions("1-x", "--partition")
     with pytest.raises(ValueError, match=r"--root-certificates must be given for 10\.1\.1\.1:8000"):
         node_command("10.1.1.1:8000", str(EXAMPLE), "0")
+    for option in ("least", "threshold"):
+        with pytest.raises(ValueError, match=f"--{option} must be given with --peers"):
+            node_command("127.0.0.1:8000", str(EXAMPLE), "0", **{option: 1})
 
 
 ADAPTER = ("node", "objects", "server")
