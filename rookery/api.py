@@ -79,7 +79,8 @@ def solve(
             what was spent. Rates must be given: a search on the clients' data would spend what nobody counts.
         attack: one of ``rk.attacks``, to see in a simulation what clients that lie can do.
         progress: shows a progress bar; by default on a terminal and in a notebook.
-        start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted.
+        start: a solution (or its ``state``) to go on from; the run is then the same as if it had not been interrupted. A
+            private run goes on from a private solution alone, which says what was spent.
 
     Warns:
         UserWarning: what the solution remarks about how it went (``solution.remarks``).
@@ -187,6 +188,8 @@ def solve_many(
     all lists have the same length, the number of lanes, and what is not a list is the same for all. Arrays that are
     equal in all lanes are stored once. The other arguments are those of :func:`solve`.
     An algorithm that is given by its name has its default rates here; :func:`tune` finds better ones.
+
+    With ``privacy`` keys must differ: lanes with one key have the same noise. ``history["epsilon"]`` is that of one lane.
 
     A lane is the run that :func:`solve` would make. A lane that diverges is frozen and listed in
     ``solution.diverged``; the others go on. ``solution.why(lane)`` says what the cause was. Remarks about lanes are in

@@ -22,6 +22,7 @@ from rookery.algorithm.setting import initial_state
 from rookery.engines.compiled import Compiled, walked
 from rookery.solving.prepare import prepare, single
 from rookery.solving.spending import sampling_of
+from tests.helpers.marks import slow
 
 N, ROUNDS, CLIP, NOISE, DELTA = 4, 3, 0.5, 2.0, 1e-2
 CONFIDENCE = 1e-4
@@ -35,11 +36,18 @@ def objective(x, y, batch):
     return jnp.mean(batch["pull"]) * 1e3 * (y[0] - x[0])  # x goes down, y up this slope: both grow
 
 
-def arguments(canary, others, participation, noise):
+class Twice(rk.registry["Local SGDA"]):
+    """Two exchanges with the same participants: who is drawn is drawn for both."""
+
+    def round(self):
+        return (*super().round(), *super().round())
+
+
+def arguments(canary, others, participation, noise, times=1):
     pulls = [float(canary), *[float(others)] * (N - 1)]
     task = (
         rk.Minimax(objective),
-        rk.registry["Local SGDA"](eta_x=1.0, eta_y=1.0),
+        (Twice if times == 2 else rk.registry["Local SGDA"])(eta_x=1.0, eta_y=1.0),
         rk.Clients([{"pull": np.array([pull])} for pull in pulls]),
         jnp.zeros(2),
         jnp.zeros(2),
@@ -47,11 +55,11 @@ def arguments(canary, others, participation, noise):
     return task, {"participation": participation, "privacy": rk.ClientPrivacy(CLIP, noise=noise, delta=DELTA)}
 
 
-def scores(runs, noise, participation, others=0):
-    """How far x and y have gone, without the canary and with it, in units of what it can do in one round."""
+def scores(runs, noise, participation, others=0, times=1):
+    """How far x and y have gone, without the canary and with it, in units of what it can do in one exchange."""
     sides = []
     for canary in (False, True):
-        task, how = arguments(canary, others, participation, noise)
+        task, how = arguments(canary, others, participation, noise, times)
         run = prepare(single(*task, **how)).run
 
         def gone(key, run=run):
@@ -84,40 +92,51 @@ def least_epsilon(away, here, thresholds):
     return found
 
 
-def thresholds(others):
+def thresholds(others, times=1):
     """The middle, where a run without enough noise is caught, and tails, where the likelihoods differ most."""
-    return np.linspace(-4, ROUNDS + 4, 12) + 1.5 * others * ROUNDS
+    return np.linspace(-4, times * ROUNDS + 4, 12) + 1.5 * others * times * ROUNDS
 
 
-def claimed(participation):
+def claimed(participation, times=1):
     sampling = sampling_of(participation or rk.Full(), N, shown=False, keeps=False)
-    return Ledger(sampling, NOISE, DELTA).epsilon({1: ROUNDS})
+    return Ledger(sampling, NOISE, DELTA).epsilon({times: ROUNDS})
 
 
-CASES = [(None, 0), (rk.Bernoulli(0.5), 0), (rk.Uniform(2), 0), (rk.Uniform(2), -1)]
+CASES = [
+    (None, 0, 1),
+    (rk.Bernoulli(0.5), 0, 1),
+    (rk.Uniform(2), 0, 1),
+    (rk.Uniform(2), -1, 1),
+    slow(rk.Bernoulli(0.5), 0, 2),
+]
 
 
 @pytest.mark.parametrize("runs", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("participation", "others"), CASES)
-def test_nobody_can_tell_whether_a_client_took_part(participation, others, runs):
-    away, here = scores(runs, NOISE, participation, others)
-    epsilon, share = claimed(participation), 1.0 if participation is None else 0.5
+@pytest.mark.parametrize(("participation", "others", "times"), CASES)
+def test_nobody_can_tell_whether_a_client_took_part(participation, others, times, runs):
+    away, here = scores(runs, NOISE, participation, others, times)
+    epsilon, share = claimed(participation, times), 1.0 if participation is None else 0.5
     if not isinstance(participation, rk.Bernoulli):  # drawn again until somebody takes part, a little more often
-        assert here.mean() - away.mean() == pytest.approx(share * ROUNDS, rel=0.1), "the canary pulls as hard as it may"
-    found = least_epsilon(away, here, thresholds(others))
-    print(f"{participation}, others {others}: {runs} runs a side show ε >= {found:.2f}, the ledger says {epsilon:.2f}")
+        assert here.mean() - away.mean() == pytest.approx(share * times * ROUNDS, rel=0.1), (
+            "the canary pulls as hard as it may"
+        )
+    found = least_epsilon(away, here, thresholds(others, times))
+    what = f"{participation}, others {others}, {times} exchanges a round"
+    print(f"{what}: {runs} runs a side show ε >= {found:.2f}, the ledger says {epsilon:.2f}")
     assert found <= epsilon
     assert found > (0.7 if participation is None else 0.25) * epsilon, "the attack is not a weak one"
 
 
-@pytest.mark.parametrize(("participation", "others"), CASES)
-def test_with_a_fifth_of_the_noise_that_is_booked_the_attack_succeeds(participation, others):
-    away, here = scores(2_000, NOISE / 5, participation, others)
-    assert least_epsilon(away, here, thresholds(others)) > claimed(participation)
+@pytest.mark.parametrize(("participation", "others", "times"), CASES)
+def test_with_a_fifth_of_the_noise_that_is_booked_the_attack_succeeds(participation, others, times):
+    away, here = scores(2_000, NOISE / 5, participation, others, times)
+    assert least_epsilon(away, here, thresholds(others, times)) > claimed(participation, times)
 
 
-@pytest.mark.parametrize("participation", [None, rk.Bernoulli(0.5), rk.Uniform(2)])
-def test_the_ledger_of_a_run_is_the_one_that_is_tested(participation):
-    task, how = arguments(True, 0, participation, NOISE)
+@pytest.mark.parametrize(
+    ("participation", "times"), [(None, 1), (rk.Bernoulli(0.5), 1), (rk.Uniform(2), 1), (rk.Bernoulli(0.5), 2)]
+)
+def test_the_ledger_of_a_run_is_the_one_that_is_tested(participation, times):
+    task, how = arguments(True, 0, participation, NOISE, times)
     solution = rk.solve(*task, **how, rounds=ROUNDS, progress=False, evaluate=lambda x, y: {})
-    assert float(solution.history.last["epsilon"]) == pytest.approx(claimed(participation))
+    assert float(solution.history.last["epsilon"]) == pytest.approx(claimed(participation, times))

@@ -20,6 +20,7 @@ from rookery.engines.flower.rules import FederationError
 from rookery.engines.flower.wire.pack import pack, unpack
 from rookery.engines.flower.wire.requests import Work, read_request
 from rookery.engines.flower.wire.transport import Direct
+from rookery.problem.keys import as_key
 from rookery.solving.prepare import prepare, single
 from rookery.solving.spending import account_of, draws_of, names_participants, sampling_of
 from tests.engines.flower.test_flower import Case, assert_close
@@ -456,6 +457,14 @@ def test_a_key_that_is_easily_guessed_is_told():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*easily guessed")
         case.prepared(privacy=private(), engine=Over(transport=Direct([]), collect=False))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_all_bits_of_a_seed_count(x64):
+    """A key that nobody guesses has more than 32."""
+    with jax.enable_x64(x64):
+        for seed, words in ((5, [0, 5]), (2**40 + 1, [256, 1]), (-1, [2**32 - 1, 2**32 - 1])):
+            assert jax.random.key_data(as_key(seed)).tolist() == words
 
 
 def test_lanes_with_equal_keys_have_equal_noise_and_are_refused():
