@@ -24,7 +24,7 @@ from rookery.problem.problems import Problem
 from rookery.problem.validation import warn
 from rookery.solving.lanes import Lanes
 from rookery.solving.loop import make_rounds, or_diverged
-from rookery.solving.prepare import many, prepare, single
+from rookery.solving.prepare import Arguments, checked, many, prepare, single
 from rookery.solving.solution import Solution
 from rookery.tuning.result import Tuning
 from rookery.tuning.tune import BUDGET, Aim, Given, Unit, Wanted, search_rates, simulator
@@ -59,7 +59,7 @@ def solve(
     Args:
         problem: ``rk.Bilevel``, ``rk.Minimax`` or ``rk.ClientWeighting``.
         algorithm: such as ``rk.MeFBO(eta_x=0.1)``, which is taken as it is; or its name: then its rates are searched for
-            first, as :func:`tune` does; ``solution.algorithm`` has them.
+            first, as :func:`tune` does, without the attack; ``solution.algorithm`` has them.
         clients: who holds which data.
         x0, y0: where to start: pytrees of float arrays. For client weighting x0 may be None (equal weights).
         rounds: communication rounds to make (more of them, if ``start`` is given).
@@ -91,21 +91,23 @@ def solve(
     """
     found = None
     with _together(engine):
-        if isinstance(algorithm, str):
-            algorithm, found = _with_rates(
-                algorithm, start, problem=problem, clients=clients, x0=x0, y0=y0, rounds=rounds, key=key,
-                participation=participation, local_steps=local_steps, batch_size=batch_size, evaluate=evaluate,
-                metric=metric, higher_is_better=higher_is_better, engine=engine, aggregate=aggregate, privacy=privacy,
-                progress=progress,
-            )  # fmt: skip
         given = single(
             problem, algorithm, clients, x0, y0, key=key, participation=participation, local_steps=local_steps,
             batch_size=batch_size, evaluate=evaluate, metric=metric, higher_is_better=higher_is_better, engine=engine,
             aggregate=aggregate, privacy=privacy, attack=attack, rounds=all_rounds(rounds, start),
         )  # fmt: skip
+        if isinstance(algorithm, str):
+            if start is None:
+                check_before_search(algorithm, given)
+            algorithm, found = _with_rates(
+                algorithm, start, problem=problem, clients=clients, x0=x0, y0=y0, rounds=rounds, key=key,
+                participation=participation, local_steps=local_steps, batch_size=batch_size, evaluate=evaluate,
+                metric=metric, higher_is_better=higher_is_better, engine=engine, aggregate=aggregate, progress=progress,
+            )  # fmt: skip
+            given = replace(given, algorithms=[algorithm])
         with warnings.catch_warnings():
-            if found is not None:
-                warnings.simplefilter("ignore")  # the search has said it
+            if found is not None and attack is None:
+                warnings.simplefilter("ignore")  # the search has said it, which knows of no attack
             prepared = prepare(given)
         solution = make_rounds(prepared, rounds, every, progress, start)
     for remark in solution.remarks:
@@ -122,13 +124,16 @@ def all_rounds(rounds: Any, start: Solution | State | None) -> int | None:
     return rounds + (0 if before is None else int(before.round))
 
 
-def check_rates_given(algorithm: Algorithm | str) -> None:
-    """A private run needs its rates given."""
-    if isinstance(algorithm, str):
+def check_before_search(name: str, given: Arguments) -> None:
+    """What would be refused after a search is refused before it; a private run needs its rates given."""
+    if given.privacy is not None:
         raise ValueError(
-            f"algorithm: with privacy give {algorithm} with its rates, as in rk.registry[{algorithm!r}](...): a search on "
+            f"algorithm: with privacy give {name} with its rates, as in rk.registry[{name!r}](...): a search on "
             "the clients' data would spend privacy that nobody counts"
         )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the search, or the run, will say it
+        checked(given)
 
 
 def _is_shared(engine: Engine | None) -> bool:
@@ -142,8 +147,6 @@ def _together(engine: Engine | None) -> AbstractContextManager[None]:
 
 def _with_rates(name: str, start: Any, **how: Any) -> tuple[Algorithm, Tuning | None]:
     """An algorithm that was given by name, with rates: those of the run that is continued, or those that a search finds."""
-    if how.pop("privacy") is not None and start is None:
-        check_rates_given(name)
     if start is None:
         if _is_shared(how["engine"]):
             told = processes.on_first(lambda: tell_algorithm(tune(algorithms=name, **how).best))

@@ -6,11 +6,13 @@ would; what they upload is forged, in every exchange and every part of it. Attac
 """
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from rookery.problem.keys import fold
@@ -29,18 +31,10 @@ class Attack(eqx.Module):
     start: int = eqx.field(static=True, default=0)
 
     def __init__(self, clients: Any, start: int = 0):
-        named = isinstance(clients, list | tuple | range)
-        self.clients = tuple(int(each) for each in clients) if named else clients
-        self.start = start
-        self._check()
-
-    def _check(self) -> None:
-        who = self.clients
-        whole = isinstance(who, int) and not isinstance(who, bool) and who >= 1
-        if not whole and not (isinstance(who, tuple) and who and min(who) >= 0 and len(set(who)) == len(who)):
-            raise ValueError(f"attack: clients must be a number of at least 1, or a list of clients, got {who!r}")
-        if not isinstance(self.start, int) or isinstance(self.start, bool) or self.start < 0:
-            raise ValueError(f"attack: start must be a round, a whole number of at least 0, got {self.start!r}")
+        self.clients = _who(clients)
+        if not _is_whole(start) or start < 0:
+            raise ValueError(f"attack: start must be a round, a whole number of at least 0, got {start!r}")
+        self.start = int(start)
 
     def check(self, n: int) -> None:
         """Raises ``ValueError`` unless there are such clients among ``n``, and an honest one."""
@@ -136,10 +130,16 @@ class ALittle(Attack):
         mean, deviation = _moments(rows, honest)
         z: Any = self.deviations
         if z is None:
-            total, good = there.sum(), jnp.maximum(honest.sum(), 1)
-            supporters = jnp.maximum(total // 2 + 1 - (total - good), 0)
-            z = jax.scipy.stats.norm.ppf(jnp.clip((good - supporters) / good, 0.5, 0.999))
+            z = self.hidden(there.sum(), there.sum() - honest.sum())
         return jnp.broadcast_to(mean - jnp.asarray(z, rows.dtype) * deviation, rows.shape)
+
+    @staticmethod
+    def hidden(total: Any, liars: Any) -> Array:
+        """z for so many participants, of whom so many lie; 0 where a majority would need half of the honest or more."""
+        good = jnp.maximum(total - liars, 1)
+        supporters = jnp.maximum(total // 2 + 1 - liars, 0)
+        found: Array = jax.scipy.stats.norm.ppf(jnp.clip((good - supporters) / good, 0.5, 0.999))
+        return found
 
 
 class InnerProduct(Attack):
@@ -183,6 +183,25 @@ class LabelFlip(Attack):
         return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), self.flip(batch), batch)
 
 
+def _who(clients: Any) -> int | tuple[int, ...]:
+    """A number of clients, or the numbers of some, of NumPy's too."""
+    if _is_whole(clients) and clients >= 1:
+        return int(clients)
+    listed = isinstance(clients, list | tuple | range | np.ndarray) and np.ndim(clients) == 1
+    if listed and len(clients) and all(_is_whole(each) and each >= 0 for each in clients):
+        who = tuple(int(each) for each in clients)
+        if len(set(who)) == len(who):
+            return who
+    raise ValueError(
+        "attack: clients must be a number of at least 1, or a list of clients (different whole numbers of at least 0), got "
+        f"{clients!r}"
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _moments(rows: Array, honest: Array) -> tuple[Array, Array]:
     """Mean and standard deviation of each number over the honest rows."""
     weights = (honest / jnp.maximum(honest.sum(), 1)).astype(rows.dtype)
@@ -191,6 +210,6 @@ def _moments(rows: Array, honest: Array) -> tuple[Array, Array]:
 
 
 def _number(value: Any, name: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < float("inf"):
         raise ValueError(f"attack: {name} must be a positive number, got {value!r}")
     return float(value)

@@ -5,6 +5,8 @@ that what an algorithm counts on (weights that sum to 1, or to n/|C|·Σ p_i) st
 by itself: parts have different scales, and a norm over all of them would see the largest only.
 """
 
+import math
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
@@ -30,6 +32,10 @@ class Rule(eqx.Module):
     def check(self, least: int) -> None:
         """Raises ``ValueError`` where the rule cannot work with so few participants."""
 
+    def bears(self) -> float | None:
+        """How much of the weight may lie; None where it is not weights that decide."""
+        return None
+
 
 class TrimmedMean(Rule):
     """The mean of each number without its largest and its smallest values.
@@ -41,23 +47,32 @@ class TrimmedMean(Rule):
 
     share: float = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        if not _is_number(self.share) or not 0 < self.share < 0.5:
+    def __init__(self, share: float):
+        self.share = _number(share, "TrimmedMean: share")
+        if not 0 < self.share <= 0.499:  # beyond, what is left is no more than what rounding may be off by
             raise ValueError(
-                f"TrimmedMean: share must be in (0, 0.5), for more than half cannot lie, got {self.share!r}"
+                f"TrimmedMean: share must be in (0, 0.499], for half of all cannot lie, got {self.share!r}"
             )
 
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
         """What is left between the two ends, by weight."""
         values, upto, own = _by_size(rows, weights)
-        low, high = self.share, 1 - self.share
+        low = self.share + _slack(rows)  # else rounding leaves liars some of their weight, which times 1e30 is much
+        high = 1 - low
         kept = jnp.clip(jnp.minimum(upto, high) - jnp.maximum(upto - own, low), 0)
         return jnp.where(kept > 0, kept * values, 0).sum(0) / kept.sum(0)
 
     def check(self, least: int) -> None:
-        """At least three, or there is nothing between the ends."""
-        if least < 3:
-            raise ValueError(f"aggregate: TrimmedMean needs at least 3 participants, there may be only {least}")
+        """So many that at least one is cut off at each end."""
+        if self.share * least < 1 - 1e-9:
+            raise ValueError(
+                f"aggregate: TrimmedMean({self.share:g}) needs at least {math.ceil(1 / self.share - 1e-9)} participants, or "
+                f"not even one is cut off; there may be only {least}"
+            )
+
+    def bears(self) -> float:
+        """What is cut off."""
+        return self.share
 
 
 class Median(Rule):
@@ -67,6 +82,10 @@ class Median(Rule):
         """The middle value, or the mean of the two in the middle."""
         return _median(rows, weights)
 
+    def bears(self) -> float:
+        """Half."""
+        return 0.5
+
 
 class GeometricMedian(Rule):
     """The point with the least weighted sum of distances to all uploads (RFA: Pillutla, Kakade, Harchaoui, 2022).
@@ -75,23 +94,33 @@ class GeometricMedian(Rule):
         iterations: of Weiszfeld's algorithm, from the median of each number.
     """
 
-    iterations: int = eqx.field(static=True, default=32)
+    iterations: int = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        _check_whole(self.iterations, 1, "GeometricMedian: iterations")
+    def __init__(self, iterations: int = 32):
+        self.iterations = _whole(iterations, 1, "GeometricMedian: iterations")
 
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
-        """Weiszfeld's algorithm, with distances bounded from below."""
+        """Weiszfeld's algorithm, which leaves an upload that it is at by Vardi and Zhang's step (2000)."""
         start = _median(rows, weights)
-        scale = jnp.where(mask, _norm(rows - start), 0)
-        tiny = jnp.finfo(rows.dtype).eps * _typical(scale, mask) + jnp.finfo(rows.dtype).tiny
+        small = jnp.finfo(rows.dtype)
+        scale = _typical(_norm(rows - start), mask)
 
         def nearer(_: Any, point: Array) -> Array:
-            pull = weights / jnp.maximum(_norm(rows - point), tiny)
-            return _combined(pull / pull.sum(), rows)
+            length = _norm(rows - point)
+            here = length <= 16 * small.eps * scale
+            pull = jnp.where(here, 0, weights / jnp.maximum(length, small.tiny))
+            total = pull.sum()
+            target = _combined(pull / jnp.maximum(total, small.tiny), rows)
+            force = total * _norm(target - point)  # of all others, against the weight of those that are here
+            stay = jnp.minimum(1, jnp.where(here, weights, 0).sum() / jnp.maximum(force, small.tiny))
+            return jnp.where(total > 0, (1 - stay) * target + stay * point, point)
 
         found: Array = jax.lax.fori_loop(0, self.iterations, nearer, start)
         return found
+
+    def bears(self) -> float:
+        """Half."""
+        return 0.5
 
 
 class Krum(Rule):
@@ -104,12 +133,14 @@ class Krum(Rule):
     weighted: ClassVar[bool] = False
     f: int = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        _check_whole(self.f, 1, f"{type(self).__name__}: f, the number of participants that may lie,")
+    def __init__(self, f: int):
+        self.f = _whole(f, 1, "Krum: f, the number of participants that may lie,")
 
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
         """The row with the least sum of squared distances to the |C| − f − 2 nearest others."""
-        return rows[jnp.argmin(_krum_scores(rows, mask, self.f))]
+        score = _krum_scores(rows, mask, self.f)
+        best = jnp.argmin(score)
+        return jnp.where(jnp.isfinite(score[best]), rows[best], jnp.nan)  # all so far apart that nobody is near
 
     def check(self, least: int) -> None:
         """2f + 3 of them."""
@@ -131,18 +162,17 @@ class MultiKrum(Rule):
     f: int = eqx.field(static=True)
     m: int = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        _check_whole(self.f, 1, "MultiKrum: f, the number of participants that may lie,")
-        _check_whole(self.m, 1, "MultiKrum: m, the number of uploads that are taken,")
+    def __init__(self, f: int, m: int):
+        self.f = _whole(f, 1, "MultiKrum: f, the number of participants that may lie,")
+        self.m = _whole(m, 1, "MultiKrum: m, the number of uploads that are taken,")
 
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
         """Those with the m best scores."""
         score = _krum_scores(rows, mask, self.f)
-        place = jnp.argsort(jnp.argsort(score))
-        chosen = jnp.where((place < self.m) & mask, weights, 0)
-        plain = jnp.where((place < self.m) & mask, 1.0, 0.0).astype(weights.dtype)
-        chosen = jnp.where(chosen.sum() > 0, chosen, plain)  # those may happen to have no weight
-        return _combined(chosen / chosen.sum(), rows)
+        taken = (jnp.argsort(jnp.argsort(score)) < self.m) & jnp.isfinite(score)
+        chosen = jnp.where(taken, weights, 0)
+        chosen = jnp.where(chosen.sum() > 0, chosen, taken.astype(weights.dtype))  # those may happen to have no weight
+        return jnp.where(taken.any(), _combined(chosen / chosen.sum(), rows), jnp.nan)
 
     def check(self, least: int) -> None:
         """2f + 3 of them, and m honest ones."""
@@ -164,8 +194,8 @@ class NormClip(Rule):
 
     bound: float | Literal["median"] = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        _check_length(self.bound, "NormClip: bound")
+    def __init__(self, bound: float | Literal["median"]):
+        self.bound = _length(bound, "NormClip: bound")
 
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
         """The mean of shortened ways."""
@@ -182,12 +212,12 @@ class CenteredClip(Rule):
         iterations: how often.
     """
 
-    radius: float | Literal["median"] = eqx.field(static=True, default="median")
-    iterations: int = eqx.field(static=True, default=5)
+    radius: float | Literal["median"] = eqx.field(static=True)
+    iterations: int = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        _check_length(self.radius, "CenteredClip: radius")
-        _check_whole(self.iterations, 1, "CenteredClip: iterations")
+    def __init__(self, radius: float | Literal["median"] = "median", iterations: int = 5):
+        self.radius = _length(radius, "CenteredClip: radius")
+        self.iterations = _whole(iterations, 1, "CenteredClip: iterations")
 
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
         """v ← v + Σ w_i (u_i − v) min(1, τ/‖u_i − v‖)."""
@@ -197,6 +227,10 @@ class CenteredClip(Rule):
 
         found: Array = jax.lax.fori_loop(0, self.iterations, move, _median(rows, weights))
         return found
+
+    def bears(self) -> float:
+        """Half, as the median that it begins at."""
+        return 0.5
 
 
 def robust_sum(rule: Rule, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
@@ -225,13 +259,18 @@ def _by_size(rows: Array, weights: Array) -> tuple[Array, Array, Array]:
 
 def _median(rows: Array, weights: Array) -> Array:
     values, upto, own = _by_size(rows, weights)
-    slack = 16 * jnp.finfo(rows.dtype).eps
+    slack = _slack(rows)
     there = own > 0
 
     def first(reached: Array) -> Array:
         return jnp.take_along_axis(values, jnp.argmax(reached & there, 0)[None], 0)[0]
 
     return (first(upto >= 0.5 - slack) + first(upto > 0.5 + slack)) / 2
+
+
+def _slack(rows: Array) -> float:
+    """What a sum of weights may be off by."""
+    return 16 * float(jnp.finfo(rows.dtype).eps)
 
 
 def _norm(rows: Array) -> Array:
@@ -264,15 +303,23 @@ def _krum_scores(rows: Array, mask: Array, f: int) -> Array:
     return jnp.where(mask, jnp.where(nearest, distance, 0).sum(-1), jnp.inf)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any, name: str) -> float:
+    """A number as Python has it, of NumPy's too; an array is none."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
-def _check_whole(value: Any, least: int, name: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _whole(value: Any, least: int, name: str) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value)
 
 
-def _check_length(value: Any, name: str) -> None:
-    if value != "median" and not (_is_number(value) and 0 < value < float("inf")):
+def _length(value: Any, name: str) -> float | Literal["median"]:
+    if isinstance(value, str) and value == "median":
+        return "median"
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 < float(value) < float("inf"):
         raise ValueError(f'{name} must be a positive number or "median", got {value!r}')
+    return float(value)

@@ -34,23 +34,34 @@ def read_privacy(text: str) -> ClientPrivacy:
     return privacy
 
 
+class _Wrong(Exception):
+    """What was made of a text that can be read has a wrong value."""
+
+
 def _made(text: str, known: Mapping[str, Any], name: str, example: str) -> Any:
     """What a call (or a name alone) of something known makes, with numbers and words as arguments."""
 
     def value(node: ast.expr) -> Any:
         match node:
             case ast.Call(func=ast.Name(id=kind), args=args, keywords=more) if kind in known:
-                return known[kind](*map(value, args), **{str(each.arg): value(each.value) for each in more})
+                return made(kind, *map(value, args), **{str(each.arg): value(each.value) for each in more})
             case ast.Name(id=kind) if kind in known:
-                return known[kind]()
+                return made(kind)
             case _:
                 return ast.literal_eval(node)
 
+    def made(kind: str, /, *args: Any, **more: Any) -> Any:
+        try:
+            return known[kind](*args, **more)
+        except TypeError as error:
+            raise _Wrong(f"{str(error).replace('.__init__()', '()')} in {text!r}") from None
+        except ValueError as error:
+            raise _Wrong(str(error).removeprefix(f"{name}: ")) from None
+
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        return value(tree)
-    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        if isinstance(error, ValueError) and str(error).startswith(name):  # what it was given is wrong
-            raise
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except _Wrong as error:
+        raise ValueError(f"{name}: {error}") from None
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
         names = ", ".join(known)
         raise ValueError(f"{name} must be written such as {example} (known: {names}), got {text!r}") from None

@@ -141,11 +141,19 @@ class Intake:
         forged = {}
         for place, (part, stacked) in enumerate(sorted(rows.items())):
             key = fold(setting.key, "attack", self.round, self.number, self.index, place)
-            centre = _flat_row(self.centre(part, jax.tree.map(lambda leaf: leaf[0], stacked)))
-            flat = _flat(stacked) - centre
-            lie = attack.forged(flat, self.mask, self.mask & ~lies, key) + centre
-            forged[part] = _unflat(jnp.where(lies[:, None], lie, flat + centre), stacked)
-        return forged
+            flat = _flat(stacked)
+            one = jax.tree.map(lambda leaf: leaf[0], stacked)
+            # Private rows are ways already.
+            centre = _flat_row(self.centre(part, one)) if setting.privacy is None else 0
+            forged[part] = _unflat(attack.forged(flat - centre, self.mask, self.mask & ~lies, key) + centre, stacked)
+        if setting.privacy is not None:
+            forged = jax.vmap(self.bounded)(forged)
+
+        def told(lie: Array, true: Array) -> Array:
+            return jnp.where(lies.reshape(-1, *(1,) * (true.ndim - 1)), lie, true)
+
+        uploads: dict[str, Any] = jax.tree.map(told, forged, rows)
+        return uploads
 
     def _by_rule(self, rows: dict[str, Any]) -> dict[str, Any]:
         """The rule's sum of each part, or the plain one; stacked parts stay as they are."""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
+    Aggregate,
     BatchSize,
     BudgetUnit,
     CheckedColumn,
@@ -68,6 +69,7 @@ def command(
     seed: Seed = None,
     seeds: Seeds = None,
     clients_at_once: ClientsAtOnce = None,
+    aggregate: Aggregate = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs; by default a new one in runs/.")] = None,
     set_: Set = None,
     no_tune: NoTune = False,
@@ -94,7 +96,7 @@ def command(
     given = {
         "dataset": dataset, "clients": clients, "participants": participants, "local_steps": local_steps,
         "batch_size": batch_size, "rounds": rounds, "every": every, "seed": seed, "seeds": seeds,
-        "clients_at_once": clients_at_once,
+        "clients_at_once": clients_at_once, "aggregate": aggregate,
         "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
         "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
+    Aggregate,
     AlgorithmName,
     BatchSize,
     CheckedColumn,
@@ -71,6 +72,7 @@ def command(
     seed: Seed = None,
     seeds: Seeds = None,
     clients_at_once: ClientsAtOnce = None,
+    aggregate: Aggregate = None,
     lanes: Annotated[int, typer.Option(min=1, help="Runs computed together in one program.")] = 16,
     out: Annotated[Path | None, typer.Option(help="Folder for sweep.csv and best.toml.")] = None,
     set_: Set = None,
@@ -92,7 +94,7 @@ def command(
     given = {
         "algorithm": algorithm, "dataset": dataset, "clients": clients, "participants": participants,
         "local_steps": local_steps, "batch_size": batch_size, "rounds": rounds, "seed": seed, "seeds": seeds,
-        "clients_at_once": clients_at_once,
+        "clients_at_once": clients_at_once, "aggregate": aggregate,
         "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
         "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.cli.options import (
+    Aggregate,
     BatchSize,
     BudgetUnit,
     CheckedColumn,
@@ -61,6 +62,7 @@ def command(
     rounds: Rounds = None,
     seed: Seed = None,
     clients_at_once: ClientsAtOnce = None,
+    aggregate: Aggregate = None,
     budget: Runs = BUDGET,
     unit: BudgetUnit = "rounds",
     out: Annotated[Path | None, typer.Option(help="Folder for tuning.json and a TOML file for each algorithm.")] = None,
@@ -83,6 +85,7 @@ def command(
     given = {
         "dataset": dataset, "clients": clients, "participants": participants, "local_steps": local_steps,
         "batch_size": batch_size, "rounds": rounds, "seed": seed, "clients_at_once": clients_at_once,
+        "aggregate": aggregate,
         "data": data, "label": label, "client_column": client_column, "checked_column": checked_column,
         "ignore": tuple(ignore or ()), "fill": fill, "test": test, "model": model,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from rookery.aggregation.robust import Rule
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.algorithms.registry import by_name, name_of
-from rookery.api import check_rates_given, tune
+from rookery.api import check_before_search, tune
 from rookery.engines.base import Engine
 from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
@@ -69,7 +69,7 @@ def run(
 
     Args:
         problem, algorithm, clients, x0, y0: those of :func:`solve`; the rates of an algorithm that is given by its name are
-            searched for once, and the folder has them.
+            searched for once, without the attack, and the folder has them.
         rounds: communication rounds in all.
         folder: where the run is, or will be.
         key, participation, local_steps, batch_size, evaluate, metric, higher_is_better, every, aggregate, privacy, attack,
@@ -88,12 +88,14 @@ def run(
         "key": key, "participation": participation, "local_steps": local_steps, "batch_size": batch_size,
         "evaluate": evaluate, "metric": metric, "higher_is_better": higher_is_better, "aggregate": aggregate,
     }  # fmt: skip
-    if privacy is not None:
-        check_rates_given(algorithm)
-    chosen = _chosen(algorithm, folder, (problem, clients, x0, y0), {**given, "rounds": rounds, "progress": progress})
+    how = {**given, "rounds": rounds, "progress": progress}
     given |= {"privacy": privacy, "attack": attack}
     placed = _placed(engine, folder)
-    prepared = prepare(single(problem, chosen, clients, x0, y0, engine=placed, rounds=rounds, **given))
+    wanted = single(problem, algorithm, clients, x0, y0, engine=placed, rounds=rounds, **given)
+    if isinstance(algorithm, str):
+        check_before_search(algorithm, wanted)
+    chosen = _chosen(algorithm, folder, (problem, clients, x0, y0), how)
+    prepared = prepare(dataclasses.replace(wanted, algorithms=[chosen]))
     told = tell_algorithm(chosen)
     numbers = {"algorithm": told["name"], "clients": clients.n, "rounds": rounds, "every": every}
     more = {name: _plain(given[name]) for name in ("participation", "local_steps", "batch_size")}
@@ -116,8 +118,10 @@ def run(
     if (folder / "config.toml").exists():
         _check_same(folder, read_config(folder), config["python"])
     plan = Plan(f"{told['name']} from Python", rounds, every)
-    how = {"progress": progress, "checkpoint_seconds": checkpoint_seconds}
-    solution = go_in_folder(folder, plan, prepared, config, again="the same call of rk.run", **how)
+    solution = go_in_folder(
+        folder, plan, prepared, config, again="the same call of rk.run", progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+    )  # fmt: skip
     if solution.diverged:
         raise Diverged(solution.why(), solution)
     return solution

@@ -118,7 +118,13 @@ def _listed(value: Any, kinds: Any) -> list[Any] | None:
 
 
 def prepare(given: Arguments) -> Prepared:
-    """All checks of ``rk.solve`` and ``rk.solve_many``, and nothing more: what comes back is ready to go.
+    """All checks of ``rk.solve`` and ``rk.solve_many``, and nothing more: what comes back is ready to go."""
+    prepared = checked(given)
+    return replace(prepared, run=prepared.engine.place(prepared.run))
+
+
+def checked(given: Arguments) -> Prepared:
+    """What :func:`prepare` returns, but that nothing is where it will live.
 
     Of clients whose data are elsewhere (``Clients.elsewhere``), what needs data is checked by whoever holds them.
     """
@@ -137,7 +143,7 @@ def prepare(given: Arguments) -> Prepared:
         raise ValueError("weights must be positive where not all clients take part, got a weight of 0")
     _check_losses(flat, clients, sizes, x[0], y[0])
     if given.attack is not None:
-        check_attack(given.attack, given.problem, clients)
+        check_attack(given.attack, given.problem, clients, taking.slots(n), given.rounds)
     for each in chosen:
         each.check(flat, clients, steps, sizes == (None, None))
     ready = [with_dtype(each, flat.x.dtype) for each in chosen]
@@ -169,7 +175,7 @@ def prepare(given: Arguments) -> Prepared:
         prepared = Prepared(run, engine, judge, judge_axes, *judged)
     prepared = replace(prepared, run=replace(prepared.run, shown=shown))
     engine.check(prepared.run)
-    return replace(prepared, run=engine.place(prepared.run))
+    return prepared
 
 
 def _private(

@@ -5,17 +5,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from rookery.aggregation.attacks import Attack, LabelFlip
+from rookery.aggregation.attacks import ALittle, Attack, LabelFlip
 from rookery.aggregation.privacy import PARTS, ClientPrivacy
-from rookery.aggregation.robust import Rule
+from rookery.aggregation.robust import NormClip, Rule
 from rookery.algorithm.cost import Cost
 from rookery.algorithm.exchange import Algorithm, exchanges, parts_of, stacked_parts
 from rookery.algorithms.registry import name_of
 from rookery.problem.clients import Clients
 from rookery.problem.layout import describe, same_structure
-from rookery.problem.participation import Participation
+from rookery.problem.participation import Bernoulli, Participation
 from rookery.problem.problems import ClientWeighting, Minimax, Problem
 from rookery.problem.validation import warn
 from rookery.typing import Tree
@@ -37,8 +38,8 @@ def check_kinds(aggregate: Any, attack: Any, privacy: Any) -> None:
 
 
 def check_rule(rule: Rule, algorithm: Algorithm, clients: Clients, participation: Participation) -> None:
-    """There are enough participants; warns about weights that are not kept and parts that are not protected."""
-    rule.check(participation.least(clients.n))
+    """There are enough participants; warns of weights too large or not kept, and of parts that are not protected."""
+    _check_numbers(rule, clients, participation)
     name, kind = name_of(type(algorithm)), type(rule).__name__
     weightings = [told for each in exchanges(algorithm.round()) for told in parts_of(each)]
     unequal = not bool(jnp.allclose(clients.weights, clients.weights[0]))
@@ -49,9 +50,45 @@ def check_rule(rule: Rule, algorithm: Algorithm, clients: Clients, participation
         warn(f"aggregate: {name} asks for {', '.join(stacked)} of every participant, which {kind} does not protect")
 
 
-def check_attack(attack: Attack, problem: Problem, clients: Clients) -> None:
-    """There are such clients, and what flips labels takes their examples and gives such."""
+def _check_numbers(rule: Rule, clients: Clients, participation: Participation) -> None:
+    least, kind, varies = participation.least(clients.n), type(rule).__name__, ""
+    if isinstance(participation, Bernoulli) and participation.probability < 1:
+        varies = f" under rk.Bernoulli({participation.probability:g}); rk.Uniform(k) fixes their number"
+    try:
+        rule.check(least)
+    except ValueError as error:
+        raise ValueError(f"{error}{varies}") from None
+    bears, most = rule.bears(), _largest_share(clients, least)
+    if least < 3 and not (isinstance(rule, NormClip) and rule.bound != "median"):
+        warn(f"aggregate: of fewer than 3 participants {kind} protects nobody, and there may be only {least}{varies}")
+    elif bears is not None and most > bears + 1e-6:
+        warn(
+            f"aggregate: one client may have {most:.0%} of the weight, and {kind} bears {bears:.0%}: if that one lies, "
+            "nothing is protected"
+        )
+
+
+def _largest_share(clients: Clients, least: int) -> float:
+    """The most of the weight that one client may have: the heaviest among as few of the lightest as there may be."""
+    weights = np.sort(np.asarray(clients.weights, float))
+    return float(weights[-1] / (weights[-1] + weights[:-1][: least - 1].sum()))
+
+
+def check_attack(attack: Attack, problem: Problem, clients: Clients, slots: int, rounds: int | None) -> None:
+    """There are such clients, and what flips labels takes their examples and gives such; warns of an attack that is none.
+
+    ``slots`` is how many participants there may be, ``rounds`` how many rounds in all, if that is known.
+    """
     attack.check(clients.n)
+    if rounds is not None and attack.start >= rounds:
+        warn(f"attack: it starts in round {attack.start}, and there are rounds 0..{rounds - 1} only")
+    if isinstance(attack, ALittle) and attack.deviations is None:
+        liars = attack.clients if isinstance(attack.clients, int) else len(attack.clients)
+        if attack.hidden(slots, round(liars * slots / clients.n)) <= 0:
+            warn(
+                f"attack: so few of {slots} participants lie that the paper's ALittle does not move the mean at all: give "
+                "deviations, such as 1.5"
+            )
     if not isinstance(attack, LabelFlip) or not clients.here:
         return
     seen = {"lower": clients.lower, "upper": clients.upper}

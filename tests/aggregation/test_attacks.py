@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 import rookery as rk
 from rookery.aggregation.attacks import Attack
+from rookery.aggregation.robust import Rule
 from rookery.algorithm.exchange import Algorithm, Exchange
 
 N = 7
@@ -85,6 +86,11 @@ def test_who_lies():
     np.testing.assert_array_equal(drawn[0], Attack(3).liars(jax.random.key(0), N))
 
 
+def test_who_lies_may_be_numpys():
+    assert rk.attacks.SignFlip(np.array([1, 4])).clients == (1, 4)
+    assert rk.attacks.SignFlip(np.int64(2), start=np.int32(3)) == rk.attacks.SignFlip(2, start=3)
+
+
 def test_when_they_begin():
     attack = rk.attacks.SignFlip([1, 4], start=3)
     ids = jnp.array([4, 0, 1])
@@ -136,6 +142,34 @@ def test_in_a_run_liars_are_forged_from_their_round_on_and_the_others_are_not(en
     np.testing.assert_allclose(after.y, before.y + lies.mean(0), err_msg="it is the way that is turned round")
 
 
+def test_under_privacy_a_lie_is_clipped_as_all_else_is():
+    """Rows are ways then, clipped to 3; what is honest has not one bit changed by what is forged."""
+    privacy = rk.ClientPrivacy(clip=3.0, noise=1e-9, delta=0.01)
+    task = rk.Minimax(loss), Probe(), CLIENTS, np.ones(2), Y0
+    how = {"progress": False, "evaluate": lambda x, y: {}, "rounds": 1, "privacy": privacy}
+    short = OWN * np.minimum(1, 3 / np.linalg.norm(OWN, axis=1))[:, None]
+    for attack, lie in ((rk.attacks.SignFlip([1], scale=9.0), -3 * OWN[1]), (rk.attacks.LargeValues([1]), np.ones(2))):
+        rows = np.where((np.arange(N) == 1)[:, None], 3 * lie / np.linalg.norm(lie), short)
+        found = rk.solve(*task, attack=attack, **how)
+        np.testing.assert_allclose(found.y, Y0 + rows.mean(0), atol=1e-6)
+        np.testing.assert_allclose(found.state.server["rows"], rows, atol=1e-6)
+
+
+class AllButOne(Rule):
+    """The sum of the others."""
+
+    def mean(self, rows, weights, mask, centre):
+        return rows.at[1].set(0).sum(0)
+
+
+def test_what_is_honest_keeps_every_bit():
+    """A way from what was broadcast is rounded, and a point that is made of it again would be too."""
+    task = rk.Minimax(loss), Probe(), CLIENTS, np.ones(2), np.array([1 / 3, 1 / 7])
+    how = {"progress": False, "evaluate": lambda x, y: {}, "rounds": 1, "aggregate": AllButOne()}
+    honest, lied = rk.solve(*task, **how), rk.solve(*task, **how, attack=rk.attacks.SignFlip([1]))
+    np.testing.assert_array_equal(lied.y, honest.y)
+
+
 def test_a_label_flip_in_a_run_is_honest_work_on_other_data():
     """Local SGDA with whole sets: the same as a run whose liars hold the flipped examples."""
     how = {"rounds": 3, "progress": False, "evaluate": lambda x, y: {}, "local_steps": 2}
@@ -159,6 +193,12 @@ def test_a_label_flip_in_a_run_is_honest_work_on_other_data():
         (lambda: rk.attacks.SignFlip([1, 1]), "clients must be"),
         (lambda: rk.attacks.SignFlip([-1]), "clients must be"),
         (lambda: rk.attacks.SignFlip(True), "clients must be"),
+        (lambda: rk.attacks.SignFlip([1.7]), r"clients must be.*got \[1.7\]"),
+        (lambda: rk.attacks.SignFlip(["1"]), r"clients must be.*got \['1'\]"),
+        (lambda: rk.attacks.SignFlip([True]), r"clients must be.*got \[True\]"),
+        (lambda: rk.attacks.SignFlip(np.array([0.5])), "clients must be.*got array"),
+        (lambda: rk.attacks.SignFlip({1, 2}), "clients must be.*got {1, 2}"),
+        (lambda: rk.attacks.SignFlip(0.2), "clients must be.*got 0.2"),
         (lambda: rk.attacks.SignFlip(1, start=-1), "start must be a round.*got -1"),
         (lambda: rk.attacks.SignFlip(1, start=1.5), "start must be"),
         (lambda: rk.attacks.SignFlip(1, scale=0), "scale must be a positive number, got 0"),

@@ -1,5 +1,7 @@
 """Every rule against its definition in plain NumPy."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -127,6 +129,66 @@ def test_equal_weights_are_the_plain_definitions():
     np.testing.assert_allclose(found(rk.TrimmedMean(0.2), ten, np.full(10, 0.1)), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_trimmed_has_no_weight_left_by_rounding(dtype):
+    """A liar that keeps 1e-8 of the weight says 1e30."""
+    slots, rng = 31, np.random.default_rng(0)
+
+    @jax.jit
+    def trimmed_of(rows, weights, mask, share):
+        rule = eqx.tree_at(lambda each: each.share, Traced(0.2), share)
+        return robust_sum(rule, rows, weights, mask, jnp.zeros(2, dtype))
+
+    for count in range(5, slots + 1):
+        mask = np.arange(slots) < count
+        for liars in {1, count // 5, (count - 1) // 3, (count - 1) // 2}:
+            for lie in (1e30, -1e30):
+                rows = rng.standard_normal((slots, 2)).astype(dtype)
+                rows[:liars] = lie
+                found = trimmed_of(rows, mask.astype(dtype) / dtype(count), mask, liars / count)
+                honest = rows[liars:count]
+                assert (honest.min(0) - 1e-5 <= found).all(), (count, liars)
+                assert (found <= honest.max(0) + 1e-5).all(), (count, liars)
+
+
+class Traced(rk.TrimmedMean):
+    """Its share may be an array: one program for all."""
+
+    share: jax.Array
+
+    def __init__(self, share):
+        self.share = jnp.asarray(share)
+
+
+def test_a_geometric_median_does_not_stay_at_an_upload():
+    """It begins at the median of each number, which is the second row here, and not the best place."""
+    rows = np.array([[-1.0, -10.0], [0.0, 0.0], [10.0, 0.1]])
+
+    def total(point, rows=rows):
+        return np.linalg.norm(rows - point, axis=1).sum()
+
+    assert total(found(rk.GeometricMedian(200), rows, np.full(3, 1 / 3))) < 19.625 < total(rows[1])
+    for seed in range(10):
+        rows = np.random.default_rng(seed).standard_normal((3, 2))
+        starts = [rows.mean(0), *rows]  # an upload may be the best place
+        best = min(minimize(total, each, (rows,), method="Nelder-Mead", tol=1e-12).fun for each in starts)
+        value = found(rk.GeometricMedian(200), rows, np.full(3, 1 / 3))
+        assert total(value, rows) < best * (1 + 1e-3)
+
+
+def test_krum_where_nobody_is_near_is_told():
+    """Distances overflow, and the first row is nobody's."""
+    rows = np.concatenate([np.full((1, 3), np.nan), 1e200 * ROWS])
+    for rule in (rk.Krum(2), rk.MultiKrum(2, 4)):
+        assert np.isnan(found(rule, rows, np.full(10, 0.1))).all()
+
+
+def test_numbers_may_be_numpys():
+    assert rk.Krum(np.int64(2)).f == 2
+    assert rk.TrimmedMean(np.float32(0.25)).share == 0.25
+    assert rk.CenteredClip(np.float64(0.5), np.int32(3)).iterations == 3
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.integers(0, 100))
 def test_three_of_ten_liars_move_the_result_at_most_into_the_range_of_the_honest(lies, seed):
@@ -144,7 +206,10 @@ def test_three_of_ten_liars_move_the_result_at_most_into_the_range_of_the_honest
         (lambda: rk.MultiKrum(2, 0), "got 0"), (lambda: rk.NormClip(0.0), "got 0.0"), (lambda: rk.NormClip(-1), "got -1"),
         (lambda: rk.CenteredClip(0.0), "got 0.0"), (lambda: rk.CenteredClip(1.0, 0), "got 0"),
         (lambda: rk.GeometricMedian(0), "got 0"), (lambda: rk.Krum(4).check(10), "only 10"),
-        (lambda: rk.MultiKrum(2, 8).check(9), "m = 8"), (lambda: rk.TrimmedMean(0.2).check(2), "only 2"),
+        (lambda: rk.MultiKrum(2, 8).check(9), "m = 8"), (lambda: rk.TrimmedMean(0.2).check(4), "at least 5.*only 4"),
+        (lambda: rk.TrimmedMean(0.4995), "0.4995"), (lambda: rk.TrimmedMean("0.2"), "share must be a number, got '0.2'"),
+        (lambda: rk.TrimmedMean(np.array([0.2])), "got array"), (lambda: rk.Krum(2.0), "got 2.0"),
+        (lambda: rk.Krum(True), "got True"), (lambda: rk.NormClip(np.ones(2)), "got array"),
         (lambda: rk.Krum(1).check(rk.Bernoulli(0.5).least(20)), "only 1"),
     ],
 )  # fmt: skip

@@ -161,14 +161,43 @@ def test_a_rule_says_where_it_does_not_know_weights_and_what_it_does_not_protect
         prepared("FedBiO", aggregate=rk.Median())
 
 
+def test_a_rule_says_when_it_protects_nobody():
+    """Weights are 1/28, 2/28, … 7/28: of the five lightest and the heaviest 7/17 may be one client's."""
+    with pytest.warns(UserWarning, match=r"one client may have 41% of the weight, and TrimmedMean bears 20%"):
+        prepared("FedBiO", aggregate=rk.TrimmedMean(0.2))
+    with pytest.warns(UserWarning, match="fewer than 3 participants Median protects nobody.*may be only 2"):
+        prepared("FedBiO", aggregate=rk.Median(), participation=2)
+    with pytest.warns(UserWarning, match=r"may be only 1 under rk.Bernoulli\(0.5\); rk.Uniform"):
+        prepared("FedBiO", aggregate=rk.GeometricMedian(), participation=rk.Bernoulli(0.5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepared("FedBiO", aggregate=rk.TrimmedMean(0.45))
+        prepared("FedBiO", aggregate=rk.NormClip(1.0), participation=2)
+
+
+def test_an_attack_says_when_it_is_none():
+    with pytest.warns(UserWarning, match="it starts in round 3, and there are rounds 0..2 only"):
+        prepared("FedBiO", attack=rk.attacks.SignFlip(2, start=3), rounds=3)
+    with pytest.warns(UserWarning, match="so few of 5 participants lie that the paper's ALittle does not move"):
+        prepared("FedBiO", attack=rk.attacks.ALittle(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepared("FedBiO", attack=rk.attacks.ALittle(1, deviations=1.5), rounds=3)
+        prepared("FedBiO", attack=rk.attacks.ALittle(3), rounds=3)
+
+
 LOSS = rk.Minimax(parity.objective)
 REFUSED = {
     "f is half": (lambda: refused(aggregate=rk.Krum(2)), "needs at least 7 participants.*only 5"),
     "n = 2f + 2": (lambda: refused(participation=4, aggregate=rk.Krum(1)), "at least 5 participants .2f . 3.*only 4"),
     "m is too large": (lambda: refused(aggregate=rk.MultiKrum(1, 5)), "m = 5 uploads, but of 5 participants 1 may lie"),
     "f of MultiKrum": (lambda: refused(aggregate=rk.MultiKrum(2, 1)), "needs at least 7"),
-    "too few to trim": (lambda: refused(participation=2, aggregate=rk.TrimmedMean(0.2)), "at least 3 participants.*only 2"),
-    "anybody may be missing": (lambda: refused(participation=rk.Bernoulli(0.9), aggregate=rk.Krum(1)), "only 1"),
+    "too few to trim": (lambda: refused(participation=2, aggregate=rk.TrimmedMean(0.2)), "at least 5 participants.*only 2"),
+    "not even one is cut off": (lambda: refused(participation=4, aggregate=rk.TrimmedMean(0.2)), "not even one.*only 4"),
+    "anybody may be missing": (
+        lambda: refused(participation=rk.Bernoulli(0.9), aggregate=rk.Krum(1)),
+        r"may be only 1 under rk.Bernoulli\(0.9\); rk.Uniform\(k\) fixes their number",
+    ),
     "a record with few": (
         lambda: refused(participation=rk.Replay([[0, 1, 2, 3, 4], [0, 1]]), aggregate=rk.Krum(1)), "only 2"
     ),
@@ -212,6 +241,33 @@ def test_what_cannot_be_is_refused_before_anything_starts(case, nothing_is_compi
         make()
 
 
+BY_NAME = {
+    "attack": ({"attack": rk.attacks.SignFlip(N)}, f"leave one of the {N} clients honest"),
+    "no attack": ({"attack": "sign flip"}, "attack must be one of"),
+    "rule": ({"aggregate": rk.Krum(3)}, "needs at least 9 participants"),
+    "attack on nodes": (
+        {"attack": rk.attacks.SignFlip(1), "engine": rk.Flower(nodes=3)},
+        "attacks are for rk.Simulator",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BY_NAME)
+def test_no_search_is_made_for_what_is_refused(case, tmp_path, monkeypatch):
+    def searched(*_, **__):
+        raise AssertionError("it searched")
+
+    monkeypatch.setattr("rookery.api.search_rates", searched)
+    more, words = BY_NAME[case]
+    task, how = parity.make_case("FedBiO")
+    task, how = (task[0], "FedBiO", *task[2:]), {**how, "rounds": 3, **more}
+    with pytest.raises((TypeError, ValueError), match=words):
+        rk.solve(*task, **how)
+    with pytest.raises((TypeError, ValueError), match=words):
+        rk.run(*task, **how, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_can_be_gets_as_far_as_the_loop(nothing_is_compiled):
     flip = rk.attacks.LabelFlip(1, flip=lambda b: {**b, "b": -b["b"]})
     for more in ({"aggregate": rk.Krum(1)}, {"aggregate": rk.MultiKrum(1, 4)}, {"attack": flip}):
@@ -232,8 +288,8 @@ def test_f_must_be_given_and_kinds_are_checked():
 def test_on_nodes_the_quorum_counts():
     case = Case(rk.FedBiO(), participation=4)
     engine = Over(transport=Direct(case.nodes()), quorum=0.5)
-    with pytest.raises(ValueError, match=r"TrimmedMean needs at least 3.*only 2.*quorum of 0.5 lets 2 pass"):
-        rk.solve(*case.task, **case.how, rounds=1, aggregate=rk.TrimmedMean(0.2), engine=engine)
+    with pytest.raises(ValueError, match=r"TrimmedMean\(0.3\) needs at least 4.*only 2.*quorum of 0.5 lets 2 pass"):
+        rk.solve(*case.task, **case.how, rounds=1, aggregate=rk.TrimmedMean(0.3), engine=engine)
 
 
 # --- what rules break
