@@ -155,6 +155,13 @@ def test_under_privacy_a_lie_is_clipped_as_all_else_is():
         np.testing.assert_allclose(found.state.server["rows"], rows, atol=1e-6)
 
 
+class Away(Probe):
+    """Participants come from far away to points near zero."""
+
+    def client(self, local, down):
+        return {"rows": down["y"], "y": (local.id + 1.0) * jnp.array([1 / 3, 1 / 7])}
+
+
 class AllButOne(Rule):
     """The sum of the others."""
 
@@ -164,7 +171,7 @@ class AllButOne(Rule):
 
 def test_what_is_honest_keeps_every_bit():
     """A way from what was broadcast is rounded, and a point that is made of it again would be too."""
-    task = rk.Minimax(loss), Probe(), CLIENTS, np.ones(2), np.array([1 / 3, 1 / 7])
+    task = rk.Minimax(loss), Away(), CLIENTS, np.ones(2), 1e6 * np.array([1 / 3, 1 / 7])
     how = {"progress": False, "evaluate": lambda x, y: {}, "rounds": 1, "aggregate": AllButOne()}
     honest, lied = rk.solve(*task, **how), rk.solve(*task, **how, attack=rk.attacks.SignFlip([1]))
     np.testing.assert_array_equal(lied.y, honest.y)
