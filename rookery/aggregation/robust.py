@@ -32,6 +32,10 @@ class Rule(eqx.Module):
     def check(self, least: int) -> None:
         """Raises ``ValueError`` where the rule cannot work with so few participants."""
 
+    def protects(self, least: int) -> bool:
+        """Whether one that lies may be outvoted among so few."""
+        return least >= 3
+
     def bears(self) -> float | None:
         """How much of the weight may lie; None where it is not weights that decide."""
         return None
@@ -200,6 +204,10 @@ class NormClip(Rule):
     def mean(self, rows: Array, weights: Array, mask: Array, centre: Array) -> Array:
         """The mean of shortened ways."""
         return centre + _combined(weights, _shortened(rows - centre, self.bound, mask))
+
+    def protects(self, least: int) -> bool:
+        """A bound that is given bounds whoever lies."""
+        return self.bound != "median" or least >= 3
 
 
 class CenteredClip(Rule):

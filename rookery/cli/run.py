@@ -1,6 +1,7 @@
 """``rookery run``: one algorithm on one task or problem of one's own, into a new folder."""
 
 import shlex
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,12 +52,13 @@ from rookery.cli.options import (
 from rookery.cli.output import finish, new_folder, note_on_rounds
 from rookery.cli.rates import as_unit, rates_from, tuned
 from rookery.cli.track import check_trackers, tracked
+from rookery.engines.base import Engine
 from rookery.engines.flower.engine import Flower
 from rookery.engines.simulator import Simulator
 from rookery.experiment.checkpoint import digest
-from rookery.experiment.running import check_new, start_run
+from rookery.experiment.running import check_new, prepare_run, start_run
 from rookery.experiment.settings import Settings, settings_from
-from rookery.experiment.tuned import Budget
+from rookery.experiment.tuned import Budget, has_rates
 from rookery.processes import current, is_first, on_first
 from rookery.tuning.tune import BUDGET
 
@@ -156,6 +158,8 @@ def command(
         again = f"Continue with: {command_line()}" + (f" --out {shlex.quote(str(folder))}" if out is None else "")
 
         def search() -> dict[str, Any]:
+            if flower is not None and not has_rates(settings):
+                _check_quietly(settings, flower)
             (found,), _ = tuned([settings], folder, Budget(budget, as_unit(unit)), no_tune=no_tune, as_json=as_json)
             return dict(found.rates)
 
@@ -169,6 +173,13 @@ def command(
             how["engine"] = Simulator(devices=used)
         with tracked(trackers if is_first() else [], folder) as watch:
             finish(folder, lambda: start_run(settings, folder, command_line(), watch=watch, **how), as_json)
+
+
+def _check_quietly(settings: Settings, engine: Engine) -> None:
+    """What nodes refuse is refused before a search, which is made without them; what there is to warn of, the run says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        prepare_run(settings, engine=engine)
 
 
 def _nodes(nodes: int, secure: float | None, privacy: str | None) -> Flower:

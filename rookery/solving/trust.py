@@ -10,7 +10,7 @@ from jax import Array
 
 from rookery.aggregation.attacks import ALittle, Attack, LabelFlip
 from rookery.aggregation.privacy import PARTS, ClientPrivacy
-from rookery.aggregation.robust import NormClip, Rule
+from rookery.aggregation.robust import Rule
 from rookery.algorithm.cost import Cost
 from rookery.algorithm.exchange import Algorithm, exchanges, parts_of, stacked_parts
 from rookery.algorithms.registry import name_of
@@ -59,7 +59,7 @@ def _check_numbers(rule: Rule, clients: Clients, participation: Participation) -
     except ValueError as error:
         raise ValueError(f"{error}{varies}") from None
     bears, most = rule.bears(), _largest_share(clients, least)
-    if least < 3 and not (isinstance(rule, NormClip) and rule.bound != "median"):
+    if not rule.protects(least):
         warn(f"aggregate: of fewer than 3 participants {kind} protects nobody, and there may be only {least}{varies}")
     elif bears is not None and most > bears + 1e-6:
         warn(

@@ -42,6 +42,9 @@ WRONG = {
 }  # fmt: skip
 
 
+NODES = ["--engine", "flower", "--nodes", "3", "--secure", "0.6"]
+
+
 def told(*arguments):
     """What the one line says that the command ends with."""
     result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
@@ -66,6 +69,16 @@ def test_what_is_spelled_well_is_read(case, monkeypatch):
         monkeypatch.setattr(f"rookery.cli.{name}", reached)
     arguments, expected = READ[case]
     assert expected in told(*arguments)
+
+
+def test_no_search_is_made_for_what_nodes_refuse(somewhere_else, monkeypatch):
+    def searched(*_, **__):
+        raise AssertionError("it searched")
+
+    monkeypatch.setattr("rookery.experiment.tuned.search_rates", searched)
+    run = ["run", *QUADRATIC, "--algorithm", "ShroFBO", "--out", "never", *NODES]
+    assert "aggregate and secure exclude each other" in told(*run, "--aggregate", "Median")
+    assert not (somewhere_else / "never").exists()
 
 
 @pytest.mark.parametrize("case", WRONG)

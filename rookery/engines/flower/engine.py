@@ -34,6 +34,7 @@ from rookery.engines.flower.rules import FederationError, Rules
 from rookery.engines.flower.site import from_memory
 from rookery.engines.flower.wire.transport import Transport
 from rookery.problem.participation import Bernoulli
+from rookery.problem.validation import warn
 from rookery.stopping import heard
 
 log = logging.getLogger("rookery.flower")
@@ -97,10 +98,16 @@ class Remote(Rules, Engine):
 
     def _check_rule(self, rule: Rule, least: int) -> None:
         """It works with as few participants as the quorum lets pass."""
+        passing = self.needed(least)
         try:
-            rule.check(self.needed(least))
+            rule.check(passing)
         except ValueError as error:
-            raise ValueError(f"{error}: the quorum of {self.quorum} lets {self.needed(least)} pass") from None
+            raise ValueError(f"{error}: the quorum of {self.quorum} lets {passing} pass") from None
+        if rule.protects(least) and not rule.protects(passing):
+            warn(
+                f"aggregate: of fewer than 3 participants {type(rule).__name__} protects nobody, and the quorum of "
+                f"{self.quorum} lets {passing} pass"
+            )
 
     @contextmanager
     def open(self, run: Run) -> Iterator[Federation]:
