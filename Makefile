@@ -48,10 +48,10 @@ lint: $(VENV)/ready  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-audit: $(VENV)/ready  ## known vulnerabilities of what is installed; asks the package index for advisories
+audit: $(VENV)/ready  ## known vulnerabilities of what is installed; asks the package index, and fails where it tells nothing of a package
 	test -x $(VENV)/audit/bin/pip-audit || ($(PYTHON) -m venv $(VENV)/audit && $(VENV)/audit/bin/python -m pip install --quiet pip-audit)
 	$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
-	$(VENV)/audit/bin/pip-audit --requirement $(VENV)/installed.txt --no-deps --disable-pip
+	$(VENV)/audit/bin/pip-audit --requirement $(VENV)/installed.txt --no-deps --disable-pip --strict
 
 bench: $(VENV)/ready-bench  ## speed, as ratios in one interleaved run; BEFORE=REVISION compares with that as well
 	$(BIN)/python -m benchmarks.speed

@@ -113,7 +113,9 @@ def some(quick, *slow):
     return [quick, *(pytest.param(each, marks=pytest.mark.slow) for each in slow)]
 
 
-@pytest.mark.parametrize("name", some("Local SGDA", "FedSGDA-M", "FedBiO", "MeFBO", "FedBiOAcc", "PrimalDual", "FedNest"))
+@pytest.mark.parametrize(
+    "name", some("Local SGDA", "FedSGDA-M", "FedBiO", "MeFBO", "FedBiOAcc", "PrimalDual", "FedNest")
+)
 @pytest.mark.parametrize("clip", some(rk.AdaptiveClip(start=0.1), 0.3))
 def test_groups_devices_and_lanes_are_as_private_as_one_device(name, clip):
     privacy = private(clip=clip, noise=0.5)
