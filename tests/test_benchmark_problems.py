@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from benchmarks.problems import problems
 
@@ -33,6 +34,7 @@ def test_quadratic():
     np.testing.assert_allclose(made.phi(x, made.y0), phi, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_lanes_and_what_is_no_number():
     """Lanes are those of one point each; a point that is not a number has an infinite Φ and does not end the others."""
     made = problems()["cleaning"]()

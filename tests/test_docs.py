@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import rookery as rk
 from rookery.catalogue import STATUSES, catalogue, markdown, tasks_markdown
 from rookery.cli.main import app
+from tests.helpers.marks import slow
 
 ROOT = Path(__file__).parent.parent
 API = ROOT / "docs" / "api"
@@ -27,11 +28,13 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
-def with_blocks(language):
-    return [pytest.param(page, id=page.name) for page in PAGES if blocks(page, language)]
+def with_blocks(language, quick=()):
+    """The pages that have such blocks; those that are not ``quick`` are slow."""
+    pages = [page for page in PAGES if blocks(page, language)]
+    return [(pytest.param if page.name in quick else slow)(page, id=page.name) for page in pages]
 
 
-@pytest.mark.parametrize("page", with_blocks("python"))
+@pytest.mark.parametrize("page", with_blocks("python", quick={"README.md", "index.md", "trust.md"}))
 def test_python_blocks_run(page, capsys):
     names: dict = {}
     for block in blocks(page, "python"):
@@ -41,7 +44,6 @@ def test_python_blocks_run(page, capsys):
         assert len(set(names["many"].history["upper_loss"][-1].tolist())) == 9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", with_blocks("bash"))
 def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -225,7 +225,7 @@ noises = st.sampled_from([0.4, 1.0, 2.5, 9.0])
 draws = st.dictionaries(st.sampled_from([1, 2, 2.5, 4]), st.integers(0, 300), max_size=3)
 
 
-@examples(40, 1000)
+@examples(20, 1000)
 @given(samplings, noises, draws, draws)
 def test_more_draws_cost_more_and_more_noise_less(sampling, noise, spent, more):
     ledger = Ledger(sampling, noise, 1e-5)
@@ -256,7 +256,7 @@ def test_lasts_is_the_largest_number_that_fits(sampling, noise, spent, round, ep
     assert after(r) <= epsilon * (1 + 1e-12) or (r == 0 and ledger.epsilon(spent) > epsilon)
 
 
-@examples(8, 200)
+@examples(4, 200)
 @given(samplings, st.sampled_from([0.5, 3.0, 20.0]), st.sampled_from([{1: 10}, {3: 40}, {1: 100, 2.5: 7}]))
 def test_noise_for_is_the_inverse_of_epsilon(sampling, epsilon, spent):
     noise = noise_for(sampling, spent, 1e-5, epsilon)

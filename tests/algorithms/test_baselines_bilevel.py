@@ -31,6 +31,7 @@ from tests.algorithms.test_transcriptions import (
 )
 from tests.helpers import quadratics as q
 from tests.helpers import transcriptions as paper
+from tests.helpers.marks import slow
 from tests.helpers.quadratics import taus
 
 bilevel, minimax = test_transcriptions.bilevel, test_transcriptions.minimax  # the fixtures
@@ -112,7 +113,7 @@ def test_lfednest_in_sets_is_its_transcription(bilevel):
 
 
 @pytest.mark.parametrize("divide", [True, False], ids=["divided", "in sets, not divided"])
-@pytest.mark.parametrize("kind", [FedNestMinimax, LFedNestMinimax])
+@pytest.mark.parametrize("kind", [FedNestMinimax, slow(LFedNestMinimax)])
 def test_fednest_and_lfednest_for_minimax_are_their_transcriptions(minimax, kind, divide):
     rates = {"outer_steps": 3, "divide_steps": divide}
     problem, sets = (minimax, {}) if divide else (constrained(minimax), SETS)

@@ -12,12 +12,12 @@ import pytest
 import rookery as rk
 from rookery.problem.schedules import at
 from rookery.solving.check import _Check, check_algorithm
-from tests.helpers.marks import quick_ones
+from tests.helpers.marks import ONE_OF_EACH_KIND, quick_ones
 
 pytestmark = pytest.mark.first
 
 
-@pytest.mark.parametrize("name", rk.registry)
+@pytest.mark.parametrize("name", quick_ones(rk.registry, ONE_OF_EACH_KIND))
 def test_every_algorithm_keeps_what_one_program_shows(name):
     """Of the contract all but lanes, clients at a time and partial participation: three times as quick as the whole."""
     algorithm = rk.registry[name]()

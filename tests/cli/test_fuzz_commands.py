@@ -137,7 +137,7 @@ def test_a_line_that_nobody_meant_ends_with_status_0_or_with_2_and_one_line(some
     outside = sorted(somewhere.parent.parent.rglob("*"))
     counts = {0: 0, 1: 0, 2: 0}
 
-    @examples(60, 10_000)
+    @examples(30, 10_000)
     @given(lines())
     def holds(words):
         done = CliRunner().invoke(command, words, prog_name="rookery")

@@ -105,7 +105,7 @@ def claimed(participation, times=1):
 CASES = [
     (None, 0, 1),
     (rk.Bernoulli(0.5), 0, 1),
-    (rk.Uniform(2), 0, 1),
+    slow(rk.Uniform(2), 0, 1),
     (rk.Uniform(2), -1, 1),
     slow(rk.Bernoulli(0.5), 0, 2),
 ]

@@ -26,6 +26,7 @@ from rookery.solving.spending import account_of, draws_of, names_participants, s
 from tests.engines.flower.test_flower import Case, assert_close
 from tests.engines.flower.test_secure import Wire, still
 from tests.helpers import parity
+from tests.helpers.marks import slow
 
 N = parity.N
 HOW = {"rounds": 4, "progress": False, "evaluate": parity.nothing}
@@ -136,7 +137,7 @@ def test_groups_devices_and_lanes_are_as_private_as_one_device(name, clip):
 
 
 @pytest.mark.parametrize("name", some("PrimalDual", "FedBiO", "MeFBO", "FedBiOAcc", "FedSGDA+"))
-@pytest.mark.parametrize("clip", [0.3, rk.AdaptiveClip(start=0.1)])
+@pytest.mark.parametrize("clip", some(0.3, rk.AdaptiveClip(start=0.1)))
 def test_nodes_clip_as_the_simulator_does(name, clip):
     """With next to no noise, which nodes' servers draw elsewhere."""
     case = Case(rk.registry[name]())
@@ -148,7 +149,7 @@ def test_nodes_clip_as_the_simulator_does(name, clip):
     assert found.history.last["epsilon"] >= expected.history.last["epsilon"], "nodes know who takes part"
 
 
-@pytest.mark.parametrize(("by", "parts"), [("part", 3), ("whole", 1)])
+@pytest.mark.parametrize(("by", "parts"), [("part", 3), slow("whole", 1)])
 def test_noise_has_the_deviation_of_the_largest_weight(by, parts):
     """Where clients upload nothing new, noise alone: z·clip·(n/E|C|)·max p_i, and √3 times that by its 3 parts."""
     task, how = parity.make_case("FedBiO")

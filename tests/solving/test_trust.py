@@ -28,10 +28,7 @@ RULES = {
     "TrimmedMean": rk.TrimmedMean(0.2), "Median": rk.Median(), "GeometricMedian": rk.GeometricMedian(8), "Krum": rk.Krum(1),
     "MultiKrum": rk.MultiKrum(1, 3), "NormClip": rk.NormClip("median"), "CenteredClip": rk.CenteredClip(0.1, 3),
 }  # fmt: skip
-QUICK = {("MeFBO", "Median")}
-"""A rule comes after all uploads have met, and is then the same everywhere."""
 ALGORITHMS = ("FedBiO", "MeFBO", "FedBiOAcc", "FedSGDA-M", "CODASCA", "PrimalDual", "FedNest")
-SWEEP = [(name, rule) if (name, rule) in QUICK else slow(name, rule) for name in ALGORITHMS for rule in RULES]
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -43,7 +40,9 @@ def solved(name, **more):
 # --- one answer everywhere
 
 
-@pytest.mark.parametrize(("name", "rule"), SWEEP)
+@pytest.mark.slow  # private rounds are compared quickly, and come to the same place
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_groups_devices_and_lanes_are_as_robust_as_one_device(name, rule):
     more = {"aggregate": RULES[rule], "attack": rk.attacks.GaussianNoise(2, start=1)}
     plain = solved(name, **more)
@@ -113,7 +112,7 @@ def of_equals(algorithm, participation=None, **more):
 mean_of_equals = cache(of_equals)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", quick_ones(RULES, {"TrimmedMean", "GeometricMedian", "MultiKrum", "CenteredClip"}))
 def test_among_equal_clients_every_rule_is_the_mean(rule):
     """In directions of which five of seven take part, their weights summing to n/|C|·Σ p_i; and in momenta."""
     chosen = rk.NormClip(100.0) if rule == "NormClip" else RULES[rule]

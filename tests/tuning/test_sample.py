@@ -48,6 +48,7 @@ def test_nobody_is_left_out_where_that_is_cheap_or_clients_have_numbers():
     assert sample(rk.Bilevel(upper, lower, lower_level="local"), clients, 10, 100) is clients
 
 
+@pytest.mark.slow
 def test_a_large_federation_is_tuned():
     rng = np.random.default_rng(0)
     clients = rk.Clients([rng.normal(size=(60, 2)) for _ in range(400)])

@@ -9,6 +9,7 @@ from rookery.stopping import Interrupted
 from rookery.tuning import journal
 from rookery.tuning.levels import levels
 from rookery.tuning.measure import measure
+from tests.helpers.marks import slow
 
 ROUNDS = 60
 
@@ -37,7 +38,7 @@ def test_what_is_measured():
     np.testing.assert_allclose(anchor, x0, atol=1e-6)
 
 
-@pytest.mark.parametrize("unit", [1e-4, 1e4])
+@pytest.mark.parametrize("unit", [1e-4, slow(1e4)])
 def test_by_name_it_is_solved_whatever_the_units(unit):
     """The right step of x differs by eight orders of magnitude."""
     problem, clients, x0, y0 = quadratic(unit)
@@ -45,7 +46,7 @@ def test_by_name_it_is_solved_whatever_the_units(unit):
     np.testing.assert_allclose(solution.x, [2.0, 3.0], atol=0.05)
 
 
-@pytest.mark.parametrize(("rounds", "key"), [(15, 0), (30, 1)])
+@pytest.mark.parametrize(("rounds", "key"), [(15, 0), slow(30, 1)])
 def test_rates_that_are_found_do_not_lead_away(rounds, key):
     """After few rounds long steps look best, and all that go on with them may end far off: then others go on."""
     problem, clients, x0, y0 = quadratic()
@@ -72,6 +73,7 @@ def test_a_tuning_tells_all():
     assert found.tables()["algorithms"]["FedBiO"]["rates"]["eta_x"] == found.algorithms["FedBiO"].eta_x
 
 
+@pytest.mark.slow  # the killed search that ends the same is quick
 def test_the_same_key_finds_the_same_rates_and_another_key_others():
     problem, clients, x0, y0 = quadratic()
     first, again, other = (rk.tune(problem, "FedBiO", clients, x0, y0, rounds=20, key=key) for key in (1, 1, 2))

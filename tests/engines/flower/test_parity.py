@@ -12,17 +12,13 @@ import rookery as rk
 from rookery.engines.flower.engine import Over
 from rookery.engines.flower.wire.transport import Direct
 from tests.engines.flower.test_flower import Case, assert_close, parts
-from tests.helpers.marks import quick_ones
+from tests.helpers.marks import ONE_OF_EACH_KIND, quick_ones
 from tests.helpers.queue_engine import Queued
 
 pytestmark = pytest.mark.first
 
 
-VARIANTS = {"FedNest_SGD", "FedNest_code", "FedNest_random", "LFedNest_SVRG", "FBO-AggITD_SVRG", "Local-BSGM"}
-"""Beside which another algorithm of the same family has the same exchanges: slow."""
-
-
-@pytest.mark.parametrize("name", quick_ones(rk.registry, set(rk.registry) - VARIANTS))
+@pytest.mark.parametrize("name", quick_ones(rk.registry, ONE_OF_EACH_KIND))
 def test_a_few_rounds_are_those_of_the_simulator(name):
     case = Case(rk.registry[name]())
     how = {"rounds": 3, "every": 3}

@@ -27,7 +27,7 @@ from rookery.engines.flower.wire.transport import Direct
 from rookery.experiment.engines import engine_of, engine_table
 from tests.aggregation.test_secure_protocol import identities
 from tests.engines.flower.test_flower import Case, N, assert_close, examples, make_clients
-from tests.helpers.marks import ONE_OF_EACH_KIND, quick_ones
+from tests.helpers.marks import ONE_OF_EACH_KIND, quick_ones, slow
 
 SECURE = rk.SecureSum(threshold=0.6)
 
@@ -394,7 +394,7 @@ def test_nodes_add_noise_in_shares_and_together_enough(lost):
     assert abs(np.std([*found.x, *found.y]) / wanted - 1) < 0.05, "10000 numbers are exact to 0.7 %"
 
 
-@pytest.mark.parametrize("clip", [0.3, rk.AdaptiveClip(start=0.1)])
+@pytest.mark.parametrize("clip", [0.3, slow(rk.AdaptiveClip(start=0.1))])
 def test_private_and_secure_is_private_as_the_simulator_is(clip):
     case = Case(rk.FedBiOAcc(), participation=None)
     privacy = rk.ClientPrivacy(clip=clip, noise=1e-9, delta=1e-3)
