@@ -25,7 +25,7 @@ test: $(VENV)/ready  ## the tests, at most 8 minutes on 2 cores
 test-optimized: $(VENV)/ready  ## what must be exact once more, compiled with XLA's optimizations as it ships: about 4 minutes
 	ROOKERY_TESTS_OPTIMIZED=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "optimized and (transcription or not slow)"
 
-test-all: $(VENV)/ready  ## all there is, federations of processes too: about half an hour
+test-all: $(VENV)/ready  ## all there is, federations of processes too: about three quarters of an hour
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-federation: $(VENV)/ready  ## parity, security and faults with real Flower processes alone: 6 to 10 minutes
