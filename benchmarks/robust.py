@@ -230,7 +230,7 @@ def attacked(case: Case, seeds: int, quick: bool) -> Done:
 
 
 def honest(case: Case, seeds: int, quick: bool) -> Done:
-    """‖x − x*‖/‖x*‖ of each rule among clients that differ by so much, and nobody lies."""
+    """‖x − x⋆‖/‖x⋆‖ of each rule among clients that differ by so much, and nobody lies."""
     warnings.simplefilter("ignore")
     began = time.perf_counter()
     found: Cells = {}
@@ -271,7 +271,7 @@ def by_parts(case: Case, seeds: int, quick: bool) -> Cells:
 def table_of_parts(found: Cells, seeds: int) -> str:
     """Markdown, a row for each algorithm."""
     said = f"mean and deviation over seeds 0..{seeds - 1}"
-    title = f"**Quadratic bilevel**, nobody lies, clients differ by {SPREADS[-1]}: ‖x − x*‖/‖x*‖ in percent where the median"
+    title = f"**Quadratic bilevel**, nobody lies, clients differ by {SPREADS[-1]}: ‖x − x⋆‖/‖x⋆‖ in percent where the median"
     lines = [
         f"{title} replaces the mean of these parts alone ({said})",
         "",
@@ -298,7 +298,7 @@ def tables(done: Sequence[Done], seeds: int) -> str:
     case, names, said = done[0].case, list(rules(2, 10)), f"mean and deviation over seeds 0..{seeds - 1}"
     rates = "Rates: " + "; ".join(each.rates for each in done) + "."
     if case.data == "synthetic":
-        title = f"**{case.task}**, nobody lies: ‖x − x*‖/‖x*‖ in percent, by how much clients differ ({said})"
+        title = f"**{case.task}**, nobody lies: ‖x − x⋆‖/‖x⋆‖ in percent, by how much clients differ ({said})"
         return "\n\n".join(
             [title, table(list(map(str, SPREADS)), [(each.case, each.cells) for each in done], names), rates]
         )
