@@ -29,8 +29,8 @@ RULES = {
     "MultiKrum": rk.MultiKrum(1, 3), "NormClip": rk.NormClip("median"), "CenteredClip": rk.CenteredClip(0.1, 3),
 }  # fmt: skip
 ALGORITHMS = ("FedBiO", "MeFBO", "FedBiOAcc", "FedSGDA-M", "CODASCA", "PrimalDual", "FedNest")
-PAIRS = [(name, [*RULES][(place + more) % len(RULES)]) for place, name in enumerate(ALGORITHMS) for more in (0, 3)]
-"""Each algorithm with two rules: a rule comes after all uploads have met, and is then the same everywhere."""
+PAIRS = list(zip(ALGORITHMS, RULES, strict=True))
+"""Each algorithm and each rule once: a rule comes after all uploads have met, and is then the same everywhere."""
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
