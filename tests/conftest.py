@@ -5,6 +5,7 @@ What ships is compiled with XLA's own optimizations: with ROOKERY_TESTS_OPTIMIZE
 """
 
 import os
+import signal
 
 import jaxlib
 import jaxtyping
@@ -35,6 +36,10 @@ jaxtyping.install_import_hook(CHECKED, "tests.helpers.shapes.only_shapes")  # be
 jax.config.update("jax_enable_x64", True)  # exactness is claimed in float64
 jax.config.update("jax_num_cpu_devices", 4)  # for those of several devices; all others compute on the first
 jax.config.update("jax_disable_most_optimizations", not os.environ.get("ROOKERY_TESTS_OPTIMIZED"))
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what is in its background like that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)
