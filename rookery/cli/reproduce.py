@@ -12,10 +12,9 @@ from rich.table import Table
 from rookery.cli.interruption import command_line, if_stopped
 from rookery.devices import threads
 from rookery.report.tables import label
-from rookery.reproduction.compute import Result, compute_all, save, stored
+from rookery.reproduction.compute import Result, compute_all, missing_data, save, stored
 from rookery.reproduction.experiment import Cell, Experiment, experiment, experiments
-from rookery.reproduction.page import draw, write_docs
-from rookery.reproduction.tune import to_tune, tune
+from rookery.reproduction.page import core_minutes, draw, expected_minutes, write_docs
 from rookery.reproduction.verdicts import rows, verdicts
 
 
@@ -25,22 +24,17 @@ def command(
     only: Annotated[
         list[str] | None, typer.Option(help="Only this SETTING/METHOD, or every one that contains this text.")
     ] = None,
-    tune_first: Annotated[
-        bool, typer.Option("--tune", help="First search the grids on held-out training data; needs --presets.")
-    ] = False,
     presets: Annotated[
-        Path | None,
-        typer.Option(help="A folder of your own presets, which override the package's; --tune writes there."),
+        Path | None, typer.Option(help="A folder of your own presets, which override the package's.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Compute again what is already stored.")] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="List all experiments with the time they need on 2 cores.")
     ] = False,
     docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write docs/reproduction.md and its appendix from stored results.")
+        bool, typer.Option("--write-docs", help="Write docs/reproduction.md from stored results.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the stored results.")] = Path("reproduction"),
-    lanes: Annotated[int, typer.Option(min=1, help="Runs computed together in one program, with --tune.")] = 8,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -52,7 +46,8 @@ def command(
 ) -> None:
     """Reproduce experiment NAME of a paper and show published numbers beside ours. Stored results are kept.
 
-    A cell is one method in one setting of an experiment.
+    A cell is one method in one setting of an experiment. It first finds its rates, on held-out training data and with the
+    same budget as all others. What was stopped or killed goes on with the same command.
 
     Examples:
 
@@ -62,13 +57,9 @@ def command(
 
       rookery reproduce E6 --quick
 
-      rookery reproduce E5 --tune --presets mine
-
       rookery reproduce all
     """
-    if tune_first and presets is None:
-        raise ValueError("--tune needs --presets FOLDER, where it writes presets with the rates that it finds")
-    if presets is not None and not (tune_first or presets.is_dir()):
+    if presets is not None and not presets.is_dir():
         raise ValueError(f"--presets {presets}: there is no such folder")
     if list_:
         Console().print(_listed(experiments(presets).values(), out))
@@ -84,19 +75,27 @@ def command(
     if not any(experiment(each, presets).cells(size, only or ()) for each in names):
         raise ValueError(f"--only {' '.join(only or ())}: {name} has no cell with this in its SETTING/METHOD")
     with if_stopped(f"What is done is stored. Continue with: {command_line()}"):
-        if tune_first and presets is not None:
-            for searched in names:
-                for setting, method in to_tune(experiment(searched, presets), size, only or ()):
-                    found = tune(searched, method, setting, presets, size, lanes)
-                    Console().print(f"{setting}/{method}: {found or 'every configuration diverged'}")
         known = experiments(presets)
         chosen = [known[each] for each in names if known[each].cells(size, only or ())]
+        if name == "all":
+            chosen = _with_data(chosen, size)
         _compute(chosen, size, only or (), again, out, jobs or threads())
     for which in chosen:
         _show(which, out, size)
         figure = out / f"{which.name}.png"
         draw(which, out, figure, size)
         Console().print(f"Curves: {figure}")
+
+
+def _with_data(chosen: Sequence[Experiment], size: str) -> list[Experiment]:
+    """Those whose data are here, or can be downloaded; a line for each of the others."""
+    found = []
+    for which in chosen:
+        if missing := missing_data(which.cells(size)):
+            Console().print(f"{which.name} is left out: {', '.join(missing)} must be put into $ROOKERY_DATA by hand")
+        else:
+            found.append(which)
+    return found
 
 
 def _listed(all_experiments: Iterable[Experiment], out: Path) -> Table:
@@ -106,8 +105,8 @@ def _listed(all_experiments: Iterable[Experiment], out: Path) -> Table:
     for each in all_experiments:
         cells = each.cells()
         have = sum(stored(cell, out) is not None for cell in cells)
-        minutes = str(each.preset.get("minutes", "?"))
-        table.add_row(each.name, each.title, each.preset["paper"], str(len(cells)), str(have), minutes)
+        needs = expected_minutes([(each, cell) for cell in cells], 2)
+        table.add_row(each.name, each.title, each.preset["paper"], str(len(cells)), str(have), needs)
     return table
 
 
@@ -117,16 +116,20 @@ def _compute(chosen: Sequence[Experiment], size: str, only: Sequence[str], again
     if not due:
         return
     several = min(jobs, len(due)) > 1  # a single cell shows its own progress
+    console = Console()
+    cells = f"{len(due)} cell{'s' * (len(due) > 1)}"
+    time = f", about {expected_minutes(due, jobs)} minutes" if size == "full" else ""
+    console.print(f"{cells}, {jobs} at a time{time}. What was stopped goes on with the same command.")
     columns = (*Progress.get_default_columns()[:-1], TimeElapsedColumn())
     with Progress(*columns, transient=True, disable=not several) as bar:
-        shown = bar.add_task(f"{len(due)} cells, {jobs} at a time", total=len(due))
+        shown = bar.add_task(f"{cells}, {jobs} at a time", total=len(due))
 
         def done(cell: Cell, result: Result) -> None:
             save(cell, result, out)
             bar.advance(shown)
-            bar.console.print(f"{cell.experiment} {cell.setting}/{cell.method}: {result['seconds']:.0f} s")
+            bar.console.print(f"{cell.experiment} {cell.setting}/{cell.method}: {core_minutes(result):.1f} minutes of a core")
 
-        compute_all(due, jobs, done)
+        compute_all(due, jobs, out, done)
 
 
 def _show(which: Experiment, out: Path, size: str) -> None:

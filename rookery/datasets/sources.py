@@ -43,6 +43,8 @@ class Published:
     files: tuple[DataFile, ...] = ()
     mirrors: tuple[str, ...] = ()
     archive: DataFile | None = None
+    by_hand: bool = False
+    """Whether nobody may hand it on, so that it is read where a user has put it, and never downloaded."""
 
     @property
     def bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def find_rates(
     work = folder / JOURNAL
     with heard(at_once=False):
         found = search_rates(
-            _aim(missing[0]), [_wanted(each) for each in missing], budget.runs, budget.unit, work, progress, ready
+            aim(missing[0]), [wanted(each) for each in missing], budget.runs, budget.unit, work, progress, ready
         )
     folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / FILE, json.dumps(found.tables(), indent=1).encode())
@@ -82,8 +82,11 @@ def check_not_private(settings: Settings) -> None:
         )
 
 
-def _aim(settings: Settings) -> Aim:
-    """The problem of the first seed, without its test data."""
+def aim(settings: Settings, judged_by: tuple[str, bool] | None = None) -> Aim:
+    """The problem of the first seed, without its test data.
+
+    ``judged_by`` is a metric and whether more of it is better; without, the task says what its rates are judged by.
+    """
     check_not_private(settings)
     task = replace(settings, held_out=True, seeds=1).make_tasks()[0]
     source = settings.source
@@ -96,18 +99,18 @@ def _aim(settings: Settings) -> Aim:
         "engine": Simulator(settings.clients_at_once),
         "aggregate": settings.trust["aggregate"],
     }
-    metric, higher = task.searched if judged else (None, False)
+    metric, higher = judged_by or (task.searched if judged else (None, False))
     start = task.clients, task.x0, task.y0
     return Aim(task.problem, *start, settings.rounds, settings.seed, metric, higher, how)
 
 
-def _wanted(settings: Settings) -> Given:
-    """The algorithm; options that were given, which are no rates, stay."""
+def wanted(settings: Settings, given: Mapping[str, Any] | None = None) -> Given:
+    """The algorithm with what is given; by default options alone, which are no rates."""
     kind = settings.source.algorithm(settings.algorithm)
-    searched = declared(kind)
-    options = {name: value for name, value in settings.rates.items() if name not in searched}
-    made = make_algorithm(kind, options)
-    return Wanted(kind, {name: getattr(made, name) for name in options})
+    if given is None:
+        given = {name: value for name, value in settings.rates.items() if name not in declared(kind)}
+    made = make_algorithm(kind, given)
+    return Wanted(kind, {name: getattr(made, name) for name in given})
 
 
 def _with_rates(settings: Settings, found: Tuning) -> Settings:

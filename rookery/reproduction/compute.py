@@ -11,18 +11,21 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rookery import devices
+from rookery.datasets.files import where
+from rookery.datasets.sources import DATASETS
 from rookery.experiment.environment import environment
 from rookery.experiment.running import prepare_run
 from rookery.files import replacing
 from rookery.report.tables import spent
 from rookery.reproduction.experiment import Cell, Experiment
+from rookery.reproduction.search import Searched, search
 from rookery.solving.history import History
 from rookery.solving.loop import make_rounds
 
@@ -38,6 +41,8 @@ class StoredCurve(TypedDict):
     mean: list[float | None]
     deviation: list[float | None] | None
     """None if there is one seed."""
+    seeds: NotRequired[list[list[float | None]]]
+    """The metric of each seed at each point, where the experiment asks for it (``curve_seeds``)."""
 
 
 class Result(TypedDict):
@@ -57,18 +62,30 @@ class Result(TypedDict):
     megabytes: float
     diverged: list[str]
     seconds: float
+    """Of the runs; the search has its own."""
     settings: dict[str, Any]
+    """With the rates that the runs had."""
+    search: Searched | None
+    """How they were found; None where all were given."""
     environment: dict[str, Any]
 
 
-def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: bool | None = None) -> Result:
-    """Runs a cell: all seeds in one program."""
-    clock = time.perf_counter()
+def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = None) -> Result:
+    """Finds the rates of a cell and runs it: all seeds in one program.
+
+    A search that is stored stays as long as nothing changes that it depends on; one that was killed goes on.
+    """
     jax.clear_caches()  # no other cell needs these programs, and a process can hold only so many (docs/design.md)
-    prepared, _ = prepare_run(cell.settings)
+    searched, settings = None, cell.settings
+    if cell.search is not None:
+        searched = _searched_before(cell, out) or search(cell.search, cell.path(out).with_suffix(".search"))
+        settings = replace(settings, rates=searched["rates"])
+        jax.clear_caches()
+    clock = time.perf_counter()
+    prepared, _ = prepare_run(settings)
     prepared = replace(prepared, metric=None)  # a cell tells of its curve, not of its best iterate
-    solution = make_rounds(prepared, cell.settings.rounds, cell.settings.every, progress)
-    axis, at = axis_at
+    solution = make_rounds(prepared, settings.rounds, settings.every, progress)
+    axis, at, metric = which.axis, which.at(cell.size), which.metric
     history = solution.history
     values = history[metric].astype(float)
     for each in solution.diverged:
@@ -76,6 +93,14 @@ def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: b
     places = [_place(history, axis, point) for point in at]
     shown = np.unique(np.linspace(0, len(history) - 1, min(POINTS, len(history))).round().astype(int))
     last = {name: np.asarray(value, float) for name, value in history.last.items()}
+    curve: StoredCurve = {
+        "round": history["round"][shown].tolist(),
+        "exchanges": _numbers(history["exchanges"].reshape(len(history), -1).mean(1)[shown]),
+        "mean": _numbers(values.mean(1)[shown]),
+        "deviation": _numbers(values.std(1, ddof=1)[shown]) if values.shape[1] > 1 else None,
+    }
+    if which.preset.get("curve_seeds"):
+        curve["seeds"] = [_numbers(row) for row in values[shown]]
     return {
         "experiment": cell.experiment,
         "setting": cell.setting,
@@ -86,16 +111,12 @@ def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: b
         "at": at,
         "values": {str(point): _numbers(values[place]) for point, place in zip(at, places, strict=True)},
         "last": {name: _numbers(value) if np.ndim(value) else _number(float(value)) for name, value in last.items()},
-        "curve": {
-            "round": history["round"][shown].tolist(),
-            "exchanges": _numbers(history["exchanges"].reshape(len(history), -1).mean(1)[shown]),
-            "mean": _numbers(values.mean(1)[shown]),
-            "deviation": _numbers(values.std(1, ddof=1)[shown]) if values.shape[1] > 1 else None,
-        },
+        "curve": curve,
         "megabytes": float(spent(history, "megabytes")[-1]),
         "diverged": [str(each) for each in solution.diverged],
         "seconds": round(time.perf_counter() - clock, 1),
-        "settings": cell.settings.tables(),
+        "settings": settings.tables(),
+        "search": searched,
         "environment": environment(),
     }
 
@@ -103,6 +124,7 @@ def compute(cell: Cell, axis_at: tuple[str, list[int]], metric: str, progress: b
 def compute_all(
     due: Sequence[tuple[Experiment, Cell]],
     jobs: int,
+    out: Path,
     done: Callable[[Cell, Result], None],
 ) -> None:
     """Computes cells, ``jobs`` at a time, each in a process on a core of its own; calls ``done`` with each result.
@@ -113,14 +135,13 @@ def compute_all(
     """
     if min(jobs, len(due)) < 2:
         for which, cell in due:
-            done(cell, compute(cell, (which.axis, which.at(cell.size)), which.metric))
+            done(cell, compute(which, cell, out))
         return
     failed: list[tuple[Cell, Exception]] = []
     with _workers(jobs) as pool:
         with _without_ctrl_c():
             futures: dict[Future[Result], Cell] = {
-                pool.submit(compute, cell, (which.axis, which.at(cell.size)), which.metric, False): cell
-                for which, cell in due
+                pool.submit(compute, which, cell, out, False): cell for which, cell in due
             }
         for future in as_completed(futures):
             cell = futures[future]
@@ -195,14 +216,33 @@ def _number(value: float) -> float | None:
 
 def stored(cell: Cell, folder: Path) -> Result | None:
     """The cell's result, if there is one with the same settings."""
+    result = stored_before(cell, folder)
+    return result if result is not None and result["digest"] == cell.digest else None
+
+
+def stored_before(cell: Cell, folder: Path) -> Result | None:
+    """The cell's result, of today's settings or of others."""
     path = cell.path(folder)
     if not path.exists():
         return None
     result: Result = json.loads(path.read_text())
-    return result if result["digest"] == cell.digest else None
+    return result
+
+
+def _searched_before(cell: Cell, folder: Path) -> Searched | None:
+    """How its rates were found, if nothing has changed that they depend on."""
+    result = stored_before(cell, folder)
+    searched = result.get("search") if result is not None else None
+    return searched if searched and cell.search and searched["digest"] == cell.search.digest else None
 
 
 def save(cell: Cell, result: Result, folder: Path) -> None:
     """Stores a result, as a whole or not at all."""
     with replacing(cell.path(folder)) as file:
         file.write((json.dumps(result, indent=None, separators=(",", ":")) + "\n").encode())
+
+
+def missing_data(cells: Sequence[Cell]) -> list[str]:
+    """The data sets of cells that a user must provide and that are not here."""
+    needed = {cell.settings.dataset for cell in cells}
+    return sorted(name for name in needed if name in DATASETS and DATASETS[name].by_hand and where(DATASETS[name]) is None)

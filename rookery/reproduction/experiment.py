@@ -1,8 +1,10 @@
 """The papers' experiments as presets: settings × methods, each pair a *cell*.
 
-A preset is a TOML file in ``rookery/reproduction/presets`` or in a folder of one's own.
+A preset is a TOML file in ``rookery/reproduction/presets`` or in a folder of one's own. It has no rates but those of the
+papers: a cell finds its own (:class:`Search`), by one rule for all.
 """
 
+import dataclasses
 import hashlib
 import json
 import tomllib
@@ -11,12 +13,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rookery.algorithm.rate import declared
 from rookery.experiment.settings import Settings, resolve
-from rookery.experiment.sweep import grid
 from rookery.names import unknown
 
 PRESETS = Path(__file__).parent / "presets"
 SIZES = ("full", "quick", "tiny")
+SEED = 1000
+"""Of all searches: of the instance or split, of participants and minibatches. Runs have the seeds from 0 on."""
+BUDGET, GROWTH = 6.0, 3.0
+"""Runs' worth of rounds of a search, and at most so many more if it ends at an edge."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the rates of a cell are found: with what is given, on data of the training part that are held out."""
+
+    settings: Settings
+    """Of the search: its seed, its rounds, and the rates and options that are given."""
+    budget: float
+    growth: float
+    metric: str
+    higher_is_better: bool
+
+    @property
+    def digest(self) -> str:
+        """Of all that the rates depend on: what was found stays as long as it is the same."""
+        run = {**self.settings.tables(), "rates": sorted(self.settings.rates)}
+        return _digest([run, self.budget, self.growth, self.metric])
 
 
 @dataclass(frozen=True)
@@ -28,12 +52,14 @@ class Cell:
     method: str
     size: str
     settings: Settings
+    """Without the rates that are searched for."""
+    search: Search | None
+    """None where all rates are given."""
 
     @property
     def digest(self) -> str:
-        """Of the settings: a stored result with another digest is out of date."""
-        text = json.dumps(self.settings.tables(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Of the settings and the search: a stored result with another digest is out of date."""
+        return _digest([self.settings.tables(), self.search and self.search.digest])
 
     def path(self, folder: Path) -> Path:
         """Where its result is stored."""
@@ -84,14 +110,14 @@ class Experiment:
         return {"round": "rounds"}.get(self.axis, self.axis)
 
     @property
-    def notes(self) -> str:
-        """What was asked, what came out and what falls short, in at most 80 words."""
-        return str(self.preset.get("notes", ""))
+    def asks(self) -> str:
+        """What the paper claims."""
+        return str(self.preset["asks"])
 
     @property
-    def history(self) -> str:
-        """How its rates were found, for those who want to know it all."""
-        return str(self.preset.get("history", ""))
+    def why(self) -> str:
+        """The cause, where a claim or a number is not reached and the cause was tested."""
+        return str(self.preset.get("why", ""))
 
     @property
     def legend(self) -> str:
@@ -114,20 +140,14 @@ class Experiment:
             for method, how in self.preset["methods"].items():
                 if "only" in how and setting not in how["only"]:
                     continue
-                settings = self._settings(in_setting, setting, method, how, size)
-                found.append(Cell(self.name, setting, method, size, settings))
+                found.append(self._cell(in_setting, setting, method, how, size))
         names = [f"{cell.setting}/{cell.method}" for cell in found]
         wanted = {name for word in only for name in ([word] if word in names else [n for n in names if word in n])}
         return [cell for cell, name in zip(found, names, strict=True) if not only or name in wanted]
 
-    def configurations(self, method: str, setting: str) -> list[dict[str, float]]:
-        """The rates to try for a method: the setting's own grid (``grids``), or the one for all settings."""
-        how = self.preset["methods"][method]
-        return grid(how.get("grids", {}).get(setting, how["grid"]))
-
-    def _settings(
+    def _cell(
         self, in_setting: Mapping[str, Any], setting: str, method: str, how: Mapping[str, Any], size: str
-    ) -> Settings:
+    ) -> Cell:
         smaller = self.preset.get(size, {}) if size != "full" else {}
         run = {**self.preset["run"], **in_setting.get("run", {}), **how.get("run", {}), **smaller.get("run", {})}
         if size != "full" and "rounds" in how.get("run", {}):  # a method that counts otherwise stays in proportion
@@ -137,10 +157,25 @@ class Experiment:
         task = {**self.preset.get("task", {}), **in_setting.get("task", {}), **how.get("task", {})} | smaller.get(
             "task", {}
         )
-        found = how.get("best", {})
-        best = found.get(setting, found.get(self.preset.get("tuning", {}).get("setting"), {}))
-        rates = {**how.get("rates", {}), **in_setting.get("rates", {}), **best}
-        return resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
+        rates = {**in_setting.get("rates", {}), **how.get("rates", {})}
+        settings = resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
+        settings = dataclasses.replace(settings, rates=rates)  # none of the task's own
+        search = None if how.get("published") else self._search(settings, smaller)
+        return Cell(self.name, setting, method, size, settings, search)
+
+    def _search(self, settings: Settings, smaller: Mapping[str, Any]) -> Search | None:
+        """How the rates that are not given are found; None if there are none."""
+        if not set(declared(settings.source.algorithm(settings.algorithm))) - set(settings.rates):
+            return None
+        told = {**self.preset.get("tuning", {}), **smaller.get("tuning", {})}
+        rounds = max(1, round(told.get("share", 1.0) * settings.rounds))
+        alone = dataclasses.replace(settings, seed=SEED, seeds=1, rounds=rounds, every=rounds, held_out=True)
+        metric, higher = told.get("metric", self.metric), told.get("higher_is_better", self.higher_is_better)
+        return Search(alone, told.get("budget", BUDGET), told.get("growth", GROWTH), metric, higher)
+
+
+def _digest(told: Any) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def experiments(folder: Path | None = None) -> dict[str, Experiment]:

@@ -1,44 +1,35 @@
-"""The pages of the documentation that show what was reproduced, and their figures: made from stored results alone."""
+"""The page of the documentation that shows what was reproduced, and its figures: made from stored results alone."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from rookery.files import write
 from rookery.report.figures import Curve, plot_panels
 from rookery.report.tables import label
-from rookery.reproduction.compute import Result, stored
-from rookery.reproduction.experiment import Experiment, experiment, experiments
-from rookery.reproduction.verdicts import reached, rows, verdicts
+from rookery.reproduction.compute import Result, stored, stored_before
+from rookery.reproduction.experiment import BUDGET, GROWTH, PRESETS, SEED, Cell, Experiment, experiment, experiments
+from rookery.reproduction.verdicts import Verdict, reached, rows, verdicts
 
-HISTORY = "reproduction_history.md"
-"""The appendix, beside the page."""
+MINUTES = PRESETS / "minutes.json"
+"""How long each cell took, for those who compute it again."""
 
-_INTRODUCTION = """# What was reproduced
+_INTRODUCTION = f"""# What was reproduced
 
-`rookery reproduce --write-docs` makes this page: the numbers from the results stored in `reproduction/`, the notes from
-the presets. How to read it:
+Made by `rookery reproduce --write-docs` from the results stored in `reproduction/`; no number is typed by hand. How to read it:
 
-- **Our numbers** are means ± sample standard deviations over seeds. Where seeds diverged, the table says how many, and
-  mean and deviation are those of the others. All methods of an experiment share splits, models and seeds; a slow method
-  may have only the first few seeds.
-- **Rates** were chosen on a held-out part of the training data. *Rates tried* is the number of configurations that the
-  last search compared; *none* means that the rates are published ones or were set by hand.
-  [How the rates were found]({history}) has the details, and says what had been seen on test data by then.
-- **A published number is reached** if our mean is at least as good, give or take one standard error. The rivals'
-  numbers count too.
-- **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over seeds gives
-  p < 0.05, and is *reversed* if p > 0.95. Where a seed diverged, a sign test takes the place of the t-test, and the
-  difference is infinite.
-- **Minutes** are sums over cells on 2 cores, without tuning. A cell that ran on one core counts half, since two run at a
-  time. Some cells were timed while other work shared the machine, which makes their minutes too many.
-"""
-
-_HISTORY = """# How the rates were found
-
-The appendix to [What was reproduced](reproduction.md). For each experiment it says how the rates were searched for, what
-was tried by hand, and what had been seen on test data by then. `rookery reproduce --write-docs` makes it from the
-presets.
+- **One rule for all rates.** Each cell (a method in a setting) finds its rates with the package's own search
+  ([how it works](tuning.md)), on a held-out part of the training data with a seed of its own ({SEED}): {BUDGET:g} runs' worth of rounds
+  for every method, and up to {GROWTH:g} more where the best lies at an end of what was tried. Test data are not there. *Tried* is the number
+  of candidates, and *given* marks the paper's own rates. What was searched, spent and found is stored with the cell.
+- **Our numbers** are means ± standard deviations over seeds. Where a seed diverged, the median over all of them stands instead, and the
+  diverged ones count as the worst.
+- **A published number is reached** if our mean is at least as good, give or take one standard error. The rivals' numbers count too.
+- **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over n seeds gives p < 0.05, is *reversed*
+  if p > 0.95, and else is *not decided*. Where a seed diverged, a sign test takes the place of the t-test.
+- **†** marks results from before this rule, with rates found by small grids and by hand. They stand until they are computed again.
 """
 
 
@@ -46,8 +37,8 @@ def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> Non
     """The stored curves as a figure, a panel for each setting."""
     panels: dict[str, dict[str, Curve]] = {}
     for cell in which.cells(size):
-        result = stored(cell, folder)
-        if result is not None:
+        result = stored_before(cell, folder)
+        if result is not None and result["metric"] == which.metric:
             curve = result["curve"]
             mean = which.scale * np.array(curve["mean"], float)
             deviation = which.scale * np.array(curve["deviation"] or np.zeros(len(mean)), float)
@@ -68,88 +59,128 @@ def computed(folder: Path) -> dict[str, str]:
 
 
 def write_docs(folder: Path, page: Path) -> list[Path]:
-    """Writes ``docs/reproduction.md``, its figures and its appendix; returns the two pages."""
-    appendix = page.with_name(HISTORY)
+    """Writes ``docs/reproduction.md``, its figures and the minutes of the presets; returns what was written beside figures."""
     page.write_text(markdown(folder))
-    appendix.write_text(history_markdown())
+    write(MINUTES, minutes_json(folder).encode())
     for name, size in computed(folder).items():
         draw(experiment(name), folder, page.parent / "images" / "reproduction" / f"{name}.png", size)
-    return [page, appendix]
+    return [page, MINUTES]
 
 
 def markdown(folder: Path) -> str:
     """``docs/reproduction.md``, from the stored results alone."""
     sizes = computed(folder)
-    parts = [_INTRODUCTION.format(history=HISTORY), _overview(sizes, folder)]
+    parts = [_INTRODUCTION, _overview(sizes, folder)]
     for which in experiments().values():
         size = sizes.get(which.name)
-        if size is None:
-            parts.append(f"## {which.name}: {which.title}\n\n{which.preset['paper']}. Not computed yet.\n")
-            continue
-        parts.append(_section(which, folder, size))
+        parts.append(_missing(which) if size is None else _section(which, folder, size))
     return "\n".join(parts)
 
 
-def history_markdown() -> str:
-    """``docs/reproduction_history.md``: how the rates of each experiment were found."""
-    having = [which for which in experiments().values() if which.history]
-    return "\n".join(
-        [_HISTORY, *(f"## {which.name}\n\n{which.title}.\n\n{which.history.strip()}\n" for which in having)]
-    )
+def minutes_json(folder: Path) -> str:
+    """Minutes of a core for each cell, from the stored results, as JSON."""
+    told = {}
+    for which in experiments().values():
+        pairs = [(cell, stored_before(cell, folder)) for cell in which.cells()]
+        told[which.name] = {
+            f"{cell.setting}/{cell.method}": round(core_minutes(result), 1) for cell, result in pairs if result
+        }
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+
+
+def core_minutes(result: Result) -> float:
+    """What it took with its search, in minutes of a core."""
+    searched = result.get("search")
+    seconds = result["seconds"] + (searched["seconds"] if searched else 0.0)
+    return float(seconds * min(2, result["environment"]["cores"]) / 60)
+
+
+def expected_minutes(due: Sequence[tuple[Experiment, Cell]], jobs: int) -> str:
+    """How long cells will take, from what they took here, as a text; a cell that was never computed as its experiment's others."""
+    known = json.loads(MINUTES.read_text()) if MINUTES.exists() else {}
+    total, unknown = 0.0, 0
+    for which, cell in due:
+        told = known.get(which.name, {})
+        if not told:
+            unknown += 1
+            continue
+        total += told.get(f"{cell.setting}/{cell.method}", sum(told.values()) / len(told))
+    if unknown == len(due):
+        return "?"
+    return f"{total / jobs:.0f}" + (f" and those of {unknown} cells never timed" if unknown else "")
+
+
+def _missing(which: Experiment) -> str:
+    return f"## {which.name}: {which.title}\n\n{which.preset['paper']}. {which.asks} Not computed here: `rookery reproduce {which.name}`.\n"
 
 
 def _overview(sizes: Mapping[str, str], folder: Path) -> str:
-    """A line for each experiment: how much of it holds."""
-    head = ("experiment", "paper", "cells", "published numbers reached", "claims that hold", "not decided", "reversed")
-    lines = _table_head(head)
-    for name, size in sizes.items():
-        which = experiment(name)
-        cells = which.cells(size)
-        done = sum(stored(cell, folder) is not None for cell in cells)
+    """A line for each experiment: what the paper claims, what was found, and why."""
+    lines = _table_head(("experiment", "what the paper claims", "found here", "published numbers reached", "why"))
+    minutes = 0.0
+    for which in experiments().values():
+        size = sizes.get(which.name)
+        link = f"[{which.name}](#{_anchor(which)})"
+        if size is None:
+            lines.append(_table_row([link, which.asks, "not computed", "", which.why]))
+            continue
         good, of = reached(which, folder, size)
-        found = [verdict.holds for verdict in verdicts(which, folder, size)]
-        counts = [str(found.count(holds)) if found else "" for holds in ("yes", "not decided", "reversed")]
-        texts = [name, which.preset["paper"], f"{done} of {len(cells)}", f"{good} of {of}" if of else "none published"]
-        lines.append(_table_row([*texts, *counts]))
-    cells = [cell for name, size in sizes.items() for cell in experiment(name).cells(size)]
-    hours = minutes_on_two_cores([r for cell in cells if (r := stored(cell, folder)) is not None]) / 60
-    lines += [
-        "",
-        f"These cells took {hours:.1f} hours; `rookery reproduce all` computes them, and those that are missing.",
-    ]
+        cells = which.cells(size)
+        results = [r for cell in cells if (r := stored_before(cell, folder))]
+        minutes += sum(map(core_minutes, results))
+        current = sum(stored(cell, folder) is not None for cell in cells)
+        found = _found(verdicts(which, folder, size))
+        if current < len(cells):
+            found += f" ({current} of {len(cells)} cells by the one rule)"
+        lines.append(_table_row([link, which.asks, found, f"{good} of {of}" if of else "none published", which.why]))
+    lines += ["", f"All of this took {minutes / 120:.1f} hours on 2 cores; `rookery reproduce all` does it again."]
     return "\n".join(lines) + "\n"
 
 
-def minutes_on_two_cores(results: Sequence[Result]) -> float:
-    """The time to compute these cells on two cores, where two cells on one core each run at a time."""
-    return float(sum(r["seconds"] * (0.5 if r["environment"]["cores"] == 1 else 1.0) for r in results) / 60)
+def _anchor(which: Experiment) -> str:
+    text = f"{which.name}: {which.title}".lower()
+    return "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
+
+
+def _found(all_verdicts: Sequence[Verdict]) -> str:
+    """How many claims hold, are not decided, or are reversed; with n and the least certain p of each."""
+    if not all_verdicts:
+        return "no claims"
+    parts = []
+    for holds, told in (("yes", "hold"), ("not decided", "not decided"), ("reversed", "reversed")):
+        these = [each for each in all_verdicts if each.holds == holds]
+        if not these:
+            continue
+        seeds = sorted({each.seeds for each in these})
+        n = f"n = {seeds[0]}" if len(seeds) == 1 else f"n = {seeds[0]} to {seeds[-1]}"
+        ps = [each.p for each in these if not np.isnan(each.p)]
+        p = f", p ≤ {max(ps):.2g}" if holds == "yes" else f", p ≥ {min(ps):.2g}" if ps else ""
+        parts.append(f"**{len(these)} {told}** ({n}{p})")
+    return ", ".join(parts)
 
 
 def _section(which: Experiment, folder: Path, size: str) -> str:
-    """Verdict and notes, the table, its legend, the claims, the figure."""
+    """What is asked and found, the command, the table, its legend, the claims, the figure."""
     table = rows(which, folder, size)
-    results = [r for cell in which.cells(size) if (r := stored(cell, folder)) is not None]
+    cells = which.cells(size)
+    results = [r for cell in cells if (r := stored_before(cell, folder)) is not None]
     at = which.at(size)
     shows_published = any(any(row.published) for row in table)
     head = ["setting", "method", *(f"{label(which.metric)} after {point} {which.unit}" for point in at)]
-    head += [
-        *map(label, which.also),
-        *([f"published, {point}" for point in at] if shows_published else []),
-        "rates tried",
-    ]
-    notes = " ".join(part for part in (f"{which.preset['paper']}.", _verdict(which, folder, size), which.notes) if part)
-    if which.history:
-        notes += f" [How the rates were found]({HISTORY}#{which.name.lower()})."
-    lines = [f"## {which.name}: {which.title}", "", notes, ""]
+    head += [*map(label, which.also), *([f"published, {point}" for point in at] if shows_published else []), "tried"]
+    told = [f"{which.preset['paper']}.", f"*Claimed:* {which.asks}", f"*Found:* {_found(verdicts(which, folder, size))}."]
+    good, of = reached(which, folder, size)
+    told += [f"{good} of {of} published numbers are reached."] if of else []
+    told += [which.why] if which.why else []
     command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
-    made = results[-1]["environment"]
+    made = max(r["environment"]["date"] for r in results)[:10]
     seeds = "/".join(map(str, sorted({r["settings"]["run"]["seeds"] for r in results})))
-    processors = ", ".join(sorted({r["environment"].get("processor", "not recorded") for r in results}))
-    lines.append(
-        f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(which.cells(size))} cells, "
-        f"{seeds} seeds, {minutes_on_two_cores(results):.0f} minutes on 2 cores ({processors}), {made['date'][:10]}, "
-        f"rookery {made['rookery']}, jax {made['jax']}.\n"
-    )
+    minutes = sum(map(core_minutes, results)) / 2
+    lines = [
+        f"## {which.name}: {which.title}\n\n{' '.join(told)}\n",
+        f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(cells)} cells, {seeds} seeds, "
+        f"{results[-1]['settings']['run']['rounds']} rounds, {minutes:.0f} minutes on 2 cores with all searches, {made}.\n",
+    ]
     lines += _table_head(head)
     for row in table:
         published = row.published if shows_published else []
@@ -158,22 +189,15 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
         lines += ["", which.legend.strip()]
     checked = verdicts(which, folder, size)
     if checked:
-        lines += ["", *_table_head(["setting", "claim", "difference", "p", "holds"])]
+        lines += ["", *_table_head(["setting", "claim", "difference", "n", "p", "holds"])]
         lines += [
-            _table_row([v.setting, f"{v.better} better than {v.worse}", f"{v.difference:+.3g}", v.p_text, v.holds])
+            _table_row(
+                [v.setting, f"{v.better} better than {v.worse}", f"{v.difference:+.3g}", str(v.seeds), v.p_text, v.holds]
+            )
             for v in checked
         ]
     lines += ["", f"![The curves of {which.name}](images/reproduction/{which.name}.png)"]
     return "\n".join(lines) + "\n"
-
-
-def _verdict(which: Experiment, folder: Path, size: str) -> str:
-    """In a sentence: how many claims hold, and how many published numbers are reached."""
-    found = [verdict.holds for verdict in verdicts(which, folder, size)]
-    good, of = reached(which, folder, size)
-    parts = [f"{found.count('yes')} of {len(found)} claims hold"] if found else []
-    parts += [f"{good} of {of} published numbers are reached"] if of else []
-    return f"**{', '.join(parts)}.**" if parts else ""
 
 
 def _table_head(head: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rookery.reproduction.compute import Result, stored
+from rookery.reproduction.compute import Result, stored, stored_before
 from rookery.reproduction.experiment import Cell, Experiment
 
 _SIDES = ("better", "worse")
@@ -23,52 +23,67 @@ class Row:
     also: list[str]
     published: list[str]
     tried: str
-    """How many configurations of its rates were compared on held-out data, or "none"."""
+    """How many candidates the search compared on held-out data, or that the rates were given."""
     diverged: str
     """How many of its seeds diverged, or nothing."""
+    current: bool
+    """Whether it was computed with the settings of today."""
 
     @property
     def name(self) -> str:
-        """The method, and how many of its seeds diverged."""
-        return f"{self.method} ({self.diverged})" if self.diverged else self.method
+        """The method, whether it is out of date, and how many of its seeds diverged."""
+        name = self.method if self.current else f"{self.method} †"
+        return f"{name} ({self.diverged})" if self.diverged else name
 
 
 def rows(which: Experiment, folder: Path, size: str = "full") -> list[Row]:
-    """A row for each cell that has a result."""
+    """A row for each cell that has a result, of today's settings or else of others."""
     found = []
     for cell in which.cells(size):
-        result = stored(cell, folder)
-        if result is None:
+        result = stored_before(cell, folder)
+        points = [str(point) for point in which.at(size)]
+        if result is None or not set(points) <= set(result["values"]) or result["metric"] != which.metric:
             continue
-        ours = [_cell_text(result["values"][str(point)], which) for point in which.at(size)]
-        also = [_also_text(result["last"][name]) for name in which.also]
-        published = [_published(which, cell, column) for column in range(len(which.at(size)))]
-        lost = len(result["diverged"])
-        diverged = f"{lost} of {cell.settings.seeds} seeds diverged" if lost else ""
-        found.append(Row(cell.setting, cell.method, ours, also, published, _tried(which, cell), diverged))
+        ours = [_cell_text(result["values"][point], which) for point in points]
+        also = [_also_text(result["last"].get(name)) + _published_also(which, cell, name) for name in which.also]
+        published = [_published(which, cell, column) for column in range(len(points))]
+        lost, seeds = len(result["diverged"]), result["settings"]["run"]["seeds"]
+        diverged = f"{lost} of {seeds} diverged" if lost else ""
+        current = result["digest"] == cell.digest
+        found.append(Row(cell.setting, cell.method, ours, also, published, _tried(result), diverged, current))
     return found
 
 
-def _tried(which: Experiment, cell: Cell) -> str:
-    how = which.preset["methods"][cell.method]
-    searched = {cell.setting, which.preset.get("tuning", {}).get("setting")} & set(how.get("held_out", {}))
-    return str(len(which.configurations(cell.method, searched.pop()))) if searched else "none"
+def _tried(result: Result) -> str:
+    searched = result.get("search")
+    return str(searched["trials"]) if searched else "given"
 
 
 def _cell_text(values: list[float | None], which: Experiment) -> str:
-    finite = np.array([value for value in values if value is not None])
-    if not finite.size:
-        return "diverged"
+    """Mean ± deviation over seeds; if any diverged, the median, for which that counts as the worst."""
+    every = np.array([np.nan if value is None else value for value in values])
     digits = 2 if which.percent else 4
-    mean = f"{which.scale * finite.mean():.{digits}f}"
-    return f"{mean} ± {which.scale * finite.std(ddof=1):.{digits}f}" if finite.size > 1 else mean
+    if not np.isfinite(every).all():
+        worst = -np.inf if which.higher_is_better else np.inf
+        median = float(np.median(np.where(np.isfinite(every), every, worst)))
+        return f"median {which.scale * median:.{digits}f}" if np.isfinite(median) else "diverged"
+    mean = f"{which.scale * every.mean():.{digits}f}"
+    return f"{mean} ± {which.scale * every.std(ddof=1):.{digits}f}" if every.size > 1 else mean
 
 
 def _also_text(values: float | list[float | None] | None) -> str:
     finite = np.array([value for value in (values if isinstance(values, list) else [values]) if value is not None])
     if not finite.size:
-        return "diverged"
+        return "–"
     return f"{finite.mean():.3g}" + (f" ± {finite.std(ddof=1):.2g}" if finite.size > 1 else "")
+
+
+def _published_also(which: Experiment, cell: Cell, name: str) -> str:
+    for entry in which.preset.get("published", []):
+        if (entry["setting"], entry["method"]) == (cell.setting, cell.method) and name in entry.get("also", {}):
+            value, *deviation = entry["also"][name]
+            return f" ({value:g}" + (f" ± {deviation[0]:g}" if deviation else "") + ")"
+    return ""
 
 
 def _published(which: Experiment, cell: Cell, column: int) -> str:
@@ -88,6 +103,7 @@ class Verdict:
     worse: str
     difference: float
     p: float
+    seeds: int
     holds: Literal["yes", "not decided", "reversed"]
 
     @property
@@ -101,9 +117,11 @@ def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdic
 
     Values are compared in the last column, or in the columns ``better_at`` and ``worse_at`` of the claim: a round is not the
     same for every method. A claim with ``steady`` compares ranges over the settings (for each seed, the largest value
-    minus the smallest); the smaller range is the better one.
+    minus the smallest); the smaller range is the better one. A result of today is not compared with one that is out of date.
     """
-    results = {(c.setting, c.method): stored(c, folder) for c in which.cells(size)}
+    cells = which.cells(size)
+    results = {(c.setting, c.method): stored_before(c, folder) for c in cells}
+    current = {(c.setting, c.method): stored(c, folder) is not None for c in cells}
     last = str(which.at(size)[-1])
     found = []
     for claim in which.preset.get("claims", []):
@@ -115,6 +133,8 @@ def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdic
                 found.append(judge(lower, "range over the settings", claim, *ranges))
             continue
         for setting in settings:
+            if len({current.get((setting, claim[side])) for side in _SIDES}) > 1:
+                continue
             points = {side: str(claim.get(f"{side}_at", last)) for side in _SIDES}
             a, b = (_values(results.get((setting, claim[side])), points[side]) for side in _SIDES)
             if not len(a) or not len(b):
@@ -160,7 +180,7 @@ def judge(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.ndarr
         else:
             p = float(stats.ttest_1samp(gain, 0, alternative="greater").pvalue)
     holds: Literal["yes", "not decided", "reversed"] = "yes" if p < 0.05 else "reversed" if p > 0.95 else "not decided"
-    return Verdict(setting, claim["better"], claim["worse"], difference, p, holds)
+    return Verdict(setting, claim["better"], claim["worse"], difference, p, common, holds)
 
 
 def reached(which: Experiment, folder: Path, size: str = "full") -> tuple[int, int]:
@@ -168,8 +188,8 @@ def reached(which: Experiment, folder: Path, size: str = "full") -> tuple[int, i
     sign = 1 if which.higher_is_better else -1
     good = of = 0
     for cell in which.cells(size):
-        result = stored(cell, folder)
-        if result is None or size != "full":
+        result = stored_before(cell, folder)
+        if result is None or size != "full" or not {str(point) for point in which.at(size)} <= set(result["values"]):
             continue
         for entry in which.preset.get("published", []):
             if (entry["setting"], entry["method"]) != (cell.setting, cell.method):

@@ -55,7 +55,14 @@ class _Score(eqx.Module):
 
 
 def quadratic_bilevel(
-    data: None = None, *, clients: int = 10, seed: int = 0, dimension: int = 10, spread: float = 1.0
+    data: None = None,
+    *,
+    clients: int = 10,
+    seed: int = 0,
+    dimension: int = 10,
+    spread: float = 1.0,
+    examples: int = 1,
+    noise: float = 0.0,
 ) -> Task:
     """min over x of mean_i f_i(x, y*(x)), y*(x) = argmin mean_i g_i(x, ·), both quadratic, x and y of one dimension.
 
@@ -63,6 +70,9 @@ def quadratic_bilevel(
 
     Each matrix or vector is a common one plus ``spread`` times one of the client's own of the same law. P is moved by a
     multiple of the identity so that the smallest eigenvalue of ∇²Φ is 1/2. x and y start at 0.
+
+    A client has so many ``examples``. Their vectors a, b and e differ by ``noise`` times normal ones whose mean over the
+    client's examples is 0: f_i, g_i and the solution are as they were, and gradients on minibatches are noisy.
     """
     draw = _Draws(seed, "bilevel", clients, dimension, spread)
     own = {name: draw.definite() for name in ("P", "R", "H")} | {name: draw.matrix() for name in ("S", "E")}
@@ -72,17 +82,24 @@ def quadratic_bilevel(
     curvature = P + S @ G + G.T @ S.T + G.T @ R @ G
     own["P"], curvature = _raised(own["P"], curvature)
     x = -np.linalg.solve(curvature, a + S @ g + G.T @ (R @ g + b))
-    return _task(Bilevel(upper, lower), own, x, G @ x + g, curvature)
+    return _task(Bilevel(upper, lower), draw.examples(own, examples, noise), x, G @ x + g, curvature)
 
 
 def quadratic_minimax(
-    data: None = None, *, clients: int = 10, seed: int = 0, dimension: int = 10, spread: float = 1.0
+    data: None = None,
+    *,
+    clients: int = 10,
+    seed: int = 0,
+    dimension: int = 10,
+    spread: float = 1.0,
+    examples: int = 1,
+    noise: float = 0.0,
 ) -> Task:
     """min over x, max over y of mean_i f_i,  f_i = ½xᵀP_i x + a_iᵀx + xᵀS_i y − ½yᵀM_i y + b_iᵀy, M_i positive definite.
 
     Each matrix or vector is a common one plus ``spread`` times one of the client's own of the same law. P is symmetric
     and moved by a multiple of the identity so that the smallest eigenvalue of ∇²Φ, Φ = max over y, is 1/2: f_i itself
-    need not be convex in x. x and y start at 0.
+    need not be convex in x. x and y start at 0. ``examples`` and ``noise`` as in :func:`quadratic_bilevel`, of a and b.
     """
     draw = _Draws(seed, "minimax", clients, dimension, spread)
     own = {"P": draw.symmetric(), "M": draw.definite(), "S": draw.matrix(), "a": draw.vector(), "b": draw.vector()}
@@ -90,7 +107,7 @@ def quadratic_minimax(
     G, g = np.linalg.solve(M, S.T), np.linalg.solve(M, b)  # y*(x) = Gx + g
     own["P"], curvature = _raised(own["P"], P + S @ G)
     x = -np.linalg.solve(curvature, a + S @ g)
-    return _task(Minimax(objective), own, x, G @ x + g, curvature)
+    return _task(Minimax(objective), draw.examples(own, examples, noise), x, G @ x + g, curvature)
 
 
 class _Draws:
@@ -126,6 +143,18 @@ class _Draws:
         found: np.ndarray = half @ half.transpose(0, 2, 1) + 0.5 * np.eye(self._shape[1])
         return found
 
+    def examples(self, own: Matrices, count: int, noise: float) -> Matrices:
+        """Of everybody's parts ``count`` examples each, (clients, count, ...): vectors with noise of mean 0."""
+        if count < 1 or noise < 0 or (noise > 0 and count < 2):
+            raise ValueError(f"examples must be at least 1, and 2 where there is noise, got {count} and noise={noise}")
+        every = {name: np.repeat(part[:, None], count, 1) for name, part in own.items()}
+        if noise:
+            for part in every.values():
+                if part.ndim == 3:
+                    drawn = self._rng.standard_normal(part.shape)
+                    part += noise * (count / (count - 1)) ** 0.5 * (drawn - drawn.mean(1, keepdims=True))
+        return every
+
 
 def _raised(P: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Everybody's P and the curvature, moved so that the smallest eigenvalue of the latter is 1/2."""
@@ -134,12 +163,13 @@ def _raised(P: np.ndarray, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _task(problem: Any, own: Matrices, x: np.ndarray, y: np.ndarray, curvature: np.ndarray) -> Task:
-    """One example a client, so that whole sets need no more than one call."""
-    every = {name: jnp.asarray(part, float) for name, part in own.items()}
-    one_each = Split(every, [[i] for i in range(len(own["P"]))], "clients")
+    """``own`` has everybody's examples."""
+    clients, count = own["P"].shape[:2]
+    every = {name: jnp.asarray(part.reshape(-1, *part.shape[2:]), float) for name, part in own.items()}
+    split = Split(every, list(np.arange(clients * count).reshape(clients, count)), "clients")
     score = _Score(*(jnp.asarray(value, float) for value in (x, y, curvature)))
     start = jnp.zeros(len(x))
-    return Task(problem, Clients(one_each), start, start, score, metric="distance", higher_is_better=False)
+    return Task(problem, Clients(split), start, start, score, metric="distance", higher_is_better=False)
 
 
 QUADRATIC_BILEVEL = Recipe(

@@ -25,13 +25,15 @@ class Found:
     frozen: float | None
     """The metric after all rounds with x held at its start."""
     edges: Mapping[str, str]
-    """Of the rates that lie at an edge of all that was tried: "smallest" or "largest"."""
+    """Of the steps of x that lie at an edge of all that was tried: "smallest" or "largest"."""
     trials: tuple[Mapping[str, Any], ...]
     """Every trial: rates, score (None if it diverged), rounds, stage, key, cost, diverged."""
     spent: Mapping[str, int]
     """Rounds, oracle calls (with those of measuring and judging) and bytes."""
     seconds: float
     remarks: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    """All rates that lie at an end of what was tried, where there is more beyond."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@
 
 Every stage has a share of the budget. A candidate that diverges has spent only the rounds that it made, and another takes
 its place. New candidates near the best may leave the ranges where the search began (steps of x always may), so the
-space grows in the direction in which the best lies.
+space grows in the direction in which the best lies. With ``growth`` a search that ends at an edge of what it tried goes
+on beyond it, for at most so many runs more.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,12 +52,14 @@ class Search:
         higher: bool,
         random: bool,
         seed: Sequence[int],
+        growth: float = 0.0,
         start: float | None = None,
         show: Callable[[Progress], None] = lambda progress: None,
     ):
         self.space, self.program, self.rounds, self.runs = space, program, rounds, runs
         self.sign = -1.0 if higher else 1.0
         self.random = random
+        self.growth = growth
         self.start = start
         self.seed = list(seed)
         self.rng = np.random.default_rng([*seed, 1])
@@ -105,7 +108,22 @@ class Search:
         pool = self._first()
         for stage in range(1, len(STAGES)):
             pool = self._promote(pool, stage) or pool
-        return self._choose(pool)
+        winner = self._choose(pool)
+        return None if winner is None else self._grow(winner)
+
+    def _grow(self, best: Trial) -> Trial:
+        """Further out, as long as the best lies at an edge of all that was tried and there is growth left to spend."""
+        left = self.growth
+        while left >= 1:
+            tried = [each.place for each in self.trials]
+            places = self.space.beyond(best.place, tried)[: int(left)]
+            if not places:
+                break
+            trials = [self.new(place, 3) for place in places]
+            self.advance(trials, self.rounds, 3)
+            left -= len(trials)
+            best = min([best, *trials], key=self.cost)
+        return best
 
     def _rounds(self, stage: int) -> int:
         return max(1, min(self.rounds, round(STAGES[stage][0] * self.rounds)))

@@ -46,7 +46,7 @@ class Space:
         """The space that the fields of ``kind`` declare, with some of them fixed."""
         knobs: dict[str, Knob] = {}
         for field, each in declared(kind).items():
-            if each.scale is not None:
+            if each.scale is not None and field not in (fixed or {}):
                 name = each.knob or field
                 knobs.setdefault(name, Knob(name, each.scale, *_range(each.scale, scales)))
         return cls(kind, scales, tuple(knobs.values()), dict(fixed or {}))
@@ -77,7 +77,7 @@ class Space:
 
     def rates(self, place: Place) -> dict[str, Any]:
         """The rates of a place, by field."""
-        found = _Resolved(self.kind, self.scales, place)
+        found = _Resolved(self.kind, self.scales, place, self.fixed)
         return {name: found.value(name) for name in declared(self.kind)}
 
     def frozen(self, place: Place) -> Algorithm:
@@ -122,6 +122,24 @@ class Space:
                     found[knob.name] = "largest"
         return found
 
+    def ends(self, place: Place, tried: list[Place]) -> dict[str, float]:
+        """The coordinates in which a place lies at an end of all that was tried, and how far the next one out would be.
+
+        That a fraction cannot be more than 1 is no end.
+        """
+        found = {}
+        for knob in self.knobs:
+            values, here = [each[knob.name] for each in tried], place[knob.name]
+            step = 0.1 * (knob.high - knob.low)
+            for distance, out in ((here - min(values), -step), (max(values) - here, step)):
+                if distance < step / 2 and not (knob.scale == "(0, 1]" and here + out > 0):
+                    found[knob.name] = out
+        return found
+
+    def beyond(self, place: Place, tried: list[Place]) -> list[dict[str, float]]:
+        """Places further out, one for each coordinate in which this one lies at an end."""
+        return [{**place, name: place[name] + out} for name, out in self.ends(place, tried).items()]
+
     def _place(self, values: Any) -> dict[str, float]:
         return {knob.name: float(value) for knob, value in zip(self.knobs, values, strict=True)}
 
@@ -157,12 +175,14 @@ def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
 class _Resolved(Mapping[str, Any]):
     """The rates of a place by field, each computed when another asks for it."""
 
-    def __init__(self, kind: type[Algorithm], scales: Scales, place: Place):
-        self._declared, self._scales, self._place = declared(kind), scales, place
+    def __init__(self, kind: type[Algorithm], scales: Scales, place: Place, fixed: Mapping[str, Any]):
+        self._declared, self._scales, self._place, self._fixed = declared(kind), scales, place, fixed
         self._fields = {field.name: field.default for field in dataclasses.fields(kind)}
 
     def __getitem__(self, name: str) -> Any:
         """The number; of a schedule its scale."""
+        if name in self._fixed:
+            return getattr(self._fixed[name], "scale", self._fixed[name])
         each = self._declared[name]
         if each.follows is not None:
             return self[each.follows] if isinstance(each.follows, str) else each.follows(self, self._scales)

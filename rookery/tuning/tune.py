@@ -102,8 +102,12 @@ def search_rates(
     folder: Path | None,
     progress: bool | None,
     ready: Callable[[], None] = lambda: None,
+    growth: float = 0.0,
 ) -> Tuning:
-    """The rates of each algorithm; all have the same budget. ``ready`` is called when all is checked."""
+    """The rates of each algorithm; all have the same budget. ``ready`` is called when all is checked.
+
+    ``growth`` is how many runs more a search may take whose best lies at an edge of what it tried.
+    """
     aim = alone(aim)
     _check(aim, algorithms, budget, unit)
     started = time.perf_counter()
@@ -126,7 +130,7 @@ def search_rates(
             if isinstance(given, Algorithm) or not space.knobs:
                 made = _as_given(aim, name, _plain(given), program, phi0)
             else:
-                made = _searched(aim, name, program, space, runs, phi0, calls, display)
+                made = _searched(aim, name, program, space, (runs, growth), phi0, calls, display)
             if made is not None:
                 found[name] = replace(made, seconds=time.perf_counter() - clock + measured / len(programs))
     if not found:
@@ -267,8 +271,9 @@ def _cost_of_round(program: Program, unit: Unit) -> float:
 
 
 def _searched(
-    aim: Aim, name: str, program: Program, space: Space, runs: float, phi0: float, calls: int, display: Display
+    aim: Aim, name: str, program: Program, space: Space, budget: tuple[float, float], phi0: float, calls: int, display: Display
 ) -> Found | None:
+    runs, growth = budget
     setting = program.run.setting
     whole = isinstance(setting.participation, Full) and setting.batch_size == (None, None) and setting.steps.fixed
     controlled = aim.metric is not None and _freezes(space)
@@ -279,6 +284,7 @@ def _searched(
         max(LEAST, runs - controlled),
         higher=aim.higher,
         random=not whole,
+        growth=growth,
         seed=[int(word) for word in np.asarray(jax.random.key_data(as_key(aim.key)))],
         start=phi0 if aim.metric is None else None,
         show=lambda progress: display.show(name, progress),
@@ -288,7 +294,8 @@ def _searched(
         return None
     frozen = _frozen_score(search, winner) if controlled else None
     alike = _at_end(search, winner)
-    edges = space.edges(winner.place, [each.place for each in search.trials])
+    tried = [each.place for each in search.trials]
+    edges, ends = space.edges(winner.place, tried), tuple(space.ends(winner.place, tried))
     start = phi0 if aim.metric is None else None
     remarks = _remarks(aim, space, winner, search, edges, start if frozen is None else frozen)
     spent = {unit: sum(each.spent.get(unit, 0) for each in search.trials) for unit in ("rounds", "calls", "bytes")}
@@ -296,7 +303,7 @@ def _searched(
     solution = _solution(program, winner)
     score = float(np.mean(alike)) if alike else winner.score
     trials = tuple(_row(space, each) for each in search.trials)
-    return Found(name, winner.algorithm, score, solution, start, frozen, edges, trials, spent, 0.0, remarks)
+    return Found(name, winner.algorithm, score, solution, start, frozen, edges, trials, spent, 0.0, remarks, ends)
 
 
 def _at_end(search: Search, winner: Trial) -> list[float]:
@@ -318,7 +325,8 @@ def _as_given(aim: Aim, name: str, given: Algorithm, program: Program, phi0: flo
 
 def _freezes(space: Space) -> bool:
     """Whether x can be held while y moves: its step is a rate of its own."""
-    return any(each.scale == "free" and field.endswith("_x") for field, each in declared(space.kind).items())
+    fields = declared(space.kind).items()
+    return any(each.scale == "free" and field.endswith("_x") and field not in space.fixed for field, each in fields)
 
 
 def _frozen_score(search: Search, winner: Trial) -> float | None:
