@@ -11,6 +11,7 @@ space, so that no algorithm and no problem brings numbers to search between.
     c: Any = rate(2.7, "penalty")                         a penalty: at or above 1, the larger the more exact and slow
     epsilon: Any = rate(0.1, "ratio")                     a ratio of two losses or sizes
     offset: Any = rate(1.0, "steps")                      a number of steps, up to all of a run
+    gamma: Any = rate(1.0, "server")                      the server's step on means of iterates: 1 takes the mean
     gamma_x: Any = rate(0.2, follows="eta_x")             the same value as another, or a function of the others
 
 Fields with the same ``knob`` move together. Counts and options are static fields: another value is another program, and
@@ -23,7 +24,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 
-Scale = Literal["free", "1/L", "above 1/L", "(0, 1]", "ratio", "penalty", "steps"]
+Scale = Literal["free", "1/L", "above 1/L", "(0, 1]", "ratio", "penalty", "steps", "server"]
 Rates = Mapping[str, Any]
 
 

@@ -194,7 +194,7 @@ class CODASCA(ProximalStages):
     paper: ClassVar[str] = "CODASCA"
     status: ClassVar[str] = "C"
 
-    gamma: Any = 1.0
+    gamma: Any = rate(1.0, "server")
 
     def __check_init__(self) -> None:
         check_rates(self, "gamma")

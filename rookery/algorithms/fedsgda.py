@@ -63,8 +63,8 @@ class FedSGDAPlus(Algorithm):
     eta_x: Any = rate(0.01, "free")
     eta_y: Any = rate(0.1, "1/L")
     snapshot: int = eqx.field(static=True, default=1)
-    gamma_x: Any = 1.0
-    gamma_y: Any = 1.0
+    gamma_x: Any = rate(1.0, "server")
+    gamma_y: Any = rate(1.0, "server")
     project_server: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self) -> None:

@@ -37,8 +37,8 @@ class FSGDA(Algorithm):
 
     eta_x: Any = rate(0.01, "free")
     eta_y: Any = rate(0.1, "1/L")
-    gamma_x: Any = 1.0
-    gamma_y: Any = 1.0
+    gamma_x: Any = rate(1.0, "server")
+    gamma_y: Any = rate(1.0, "server")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y", "gamma_x", "gamma_y")
@@ -87,8 +87,8 @@ class SAGDA(Algorithm):
 
     eta_x: Any = rate(0.01, "free")
     eta_y: Any = rate(0.1, "1/L")
-    gamma_x: Any = 1.0
-    gamma_y: Any = 1.0
+    gamma_x: Any = rate(1.0, "server")
+    gamma_y: Any = rate(1.0, "server")
 
     def __check_init__(self) -> None:
         check_rates(self, "eta_x", "eta_y", "gamma_x", "gamma_y")

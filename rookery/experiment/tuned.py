@@ -13,6 +13,7 @@ from rookery.algorithms.rates import make_algorithm, tell_algorithm
 from rookery.engines.simulator import Simulator
 from rookery.experiment.settings import Settings
 from rookery.experiment.source import OfModule
+from rookery.problem.schedules import Schedule
 from rookery.stopping import heard
 from rookery.tuning.result import Tuning
 from rookery.tuning.tune import BUDGET, Aim, Given, Unit, Wanted, search_rates
@@ -104,13 +105,15 @@ def aim(settings: Settings, judged_by: tuple[str, bool] | None = None) -> Aim:
     return Aim(task.problem, *start, settings.rounds, settings.seed, metric, higher, how)
 
 
-def wanted(settings: Settings, given: Mapping[str, Any] | None = None) -> Given:
-    """The algorithm with what is given; by default options alone, which are no rates."""
+def wanted(
+    settings: Settings, given: Mapping[str, Any] | None = None, shapes: Mapping[str, Schedule] | None = None
+) -> Given:
+    """The algorithm with what is given; by default options alone, which are no rates. ``shapes`` change over the rounds."""
     kind = settings.source.algorithm(settings.algorithm)
     if given is None:
         given = {name: value for name, value in settings.rates.items() if name not in declared(kind)}
     made = make_algorithm(kind, given)
-    return Wanted(kind, {name: getattr(made, name) for name in given})
+    return Wanted(kind, {name: getattr(made, name) for name in given}, shapes or {})
 
 
 def _with_rates(settings: Settings, found: Tuning) -> Settings:

@@ -1,5 +1,6 @@
 """Rates that change with the round. A rate is a number or one of these."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -44,6 +45,13 @@ class Cosine(Schedule):
         """The rate of round t."""
         part = jnp.clip(jnp.asarray(t, jnp.result_type(self.start)) / self.rounds, 0.0, 1.0)
         return self.end + (self.start - self.end) * 0.5 * (1 + jnp.cos(jnp.pi * part))
+
+
+def scaled(shape: Schedule, number: Any) -> Schedule:
+    """The schedule of this shape whose scale, or value at the start, is the number."""
+    if isinstance(shape, Cosine):
+        return dataclasses.replace(shape, start=number, end=number * (shape.end / shape.start))
+    return dataclasses.replace(shape, scale=number)  # type: ignore[call-arg]
 
 
 def at(rate: Any, t: Any) -> Any:

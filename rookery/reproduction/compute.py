@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -79,7 +79,7 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
     searched, settings = None, cell.settings
     if cell.search is not None:
         searched = _searched_before(cell, out) or search(cell.search, cell.path(out).with_suffix(".search"))
-        settings = replace(settings, rates=searched["rates"])
+        settings = replace(settings, rates=_over(settings.rounds, searched["rates"], cell.search.falling))
         jax.clear_caches()
     clock = time.perf_counter()
     prepared, _ = prepare_run(settings)
@@ -119,6 +119,11 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
         "search": searched,
         "environment": environment(),
     }
+
+
+def _over(rounds: int, rates: Mapping[str, Any], falling: Sequence[str]) -> dict[str, Any]:
+    """The rates found, those that fall over all rounds of the run instead of the search's."""
+    return {name: {**rate, "rounds": float(rounds)} if name in falling else rate for name, rate in rates.items()}
 
 
 def compute_all(

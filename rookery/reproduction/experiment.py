@@ -16,6 +16,7 @@ from typing import Any
 from rookery.algorithm.rate import declared
 from rookery.experiment.settings import Settings, resolve
 from rookery.names import unknown
+from rookery.problem.schedules import Cosine, Schedule
 
 PRESETS = Path(__file__).parent / "presets"
 SIZES = ("full", "quick", "tiny")
@@ -23,6 +24,8 @@ SEED = 1000
 """Of all searches: of the instance or split, of participants and minibatches. Runs have the seeds from 0 on."""
 BUDGET, GROWTH = 6.0, 3.0
 """Runs' worth of rounds of a search, and at most so many more if it ends at an edge."""
+FALL = 0.05
+"""What is left at the end of a rate that falls."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,20 @@ class Search:
     growth: float
     metric: str
     higher_is_better: bool
+    falling: tuple[str, ...] = ()
+    """Rates that fall by half a cosine over the rounds, to :data:`FALL` of what they begin with, which is searched for."""
+
+    @property
+    def shapes(self) -> dict[str, Schedule]:
+        """The falling rates, as they change."""
+        return {name: Cosine(1.0, FALL, float(self.settings.rounds)) for name in self.falling}
 
     @property
     def digest(self) -> str:
         """Of all that the rates depend on: what was found stays as long as it is the same."""
         run = {**self.settings.tables(), "rates": sorted(self.settings.rates)}
-        return _digest([run, self.budget, self.growth, self.metric])
+        falling = [sorted(self.falling)] if self.falling else []
+        return _digest([run, self.budget, self.growth, self.metric, *falling])
 
 
 @dataclass(frozen=True)
@@ -160,10 +171,10 @@ class Experiment:
         rates = {**in_setting.get("rates", {}), **how.get("rates", {})}
         settings = resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
         settings = dataclasses.replace(settings, rates=rates)  # none of the task's own
-        search = None if how.get("published") else self._search(settings, smaller)
+        search = None if how.get("published") else self._search(settings, smaller, tuple(how.get("falling", ())))
         return Cell(self.name, setting, method, size, settings, search)
 
-    def _search(self, settings: Settings, smaller: Mapping[str, Any]) -> Search | None:
+    def _search(self, settings: Settings, smaller: Mapping[str, Any], falling: tuple[str, ...]) -> Search | None:
         """How the rates that are not given are found; None if there are none."""
         if not set(declared(settings.source.algorithm(settings.algorithm))) - set(settings.rates):
             return None
@@ -171,7 +182,7 @@ class Experiment:
         rounds = max(1, round(told.get("share", 1.0) * settings.rounds))
         alone = dataclasses.replace(settings, seed=SEED, seeds=1, rounds=rounds, every=rounds, held_out=True)
         metric, higher = told.get("metric", self.metric), told.get("higher_is_better", self.higher_is_better)
-        return Search(alone, told.get("budget", BUDGET), told.get("growth", GROWTH), metric, higher)
+        return Search(alone, told.get("budget", BUDGET), told.get("growth", GROWTH), metric, higher, falling)
 
 
 def _digest(told: Any) -> str:

@@ -48,7 +48,7 @@ def search(plan: Search, journal: Path | None = None) -> Searched:
     """
     purpose = aim(plan.settings, (plan.metric, plan.higher_is_better))
     tuning = search_rates(
-        purpose, [wanted(plan.settings, plan.settings.rates)], plan.budget, "rounds", journal, False, growth=plan.growth
+        purpose, [wanted(plan.settings, plan.settings.rates, plan.shapes)], plan.budget, "rounds", journal, False, growth=plan.growth
     )
     (found,) = tuning.found.values()
     if journal is not None:

@@ -190,6 +190,7 @@ DATA_CLEANING = Recipe(
                 "FedAvg": {"eta_y": 0.15},
             },
         ),
+        "cifar-10": Defaults(clients=20, participants=2, batch_size=256, rounds=600, algorithm="MeFBO"),
     },
     own=Defaults(
         clients=10, batch_size=32, rounds=300, algorithm="MeFBO",

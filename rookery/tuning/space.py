@@ -14,7 +14,7 @@ import numpy as np
 
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithm.rate import Declared, Scale, Scales, declared
-from rookery.problem.schedules import Power
+from rookery.problem.schedules import Schedule, scaled
 
 Place = Mapping[str, float]
 """A coordinate for each knob."""
@@ -40,16 +40,24 @@ class Space:
     knobs: tuple[Knob, ...]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options and rates that are given and not searched."""
+    shapes: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)
+    """Rates that change over the rounds: what is found is their scale."""
 
     @classmethod
-    def of(cls, kind: type[Algorithm], scales: Scales, fixed: Mapping[str, Any] | None = None) -> "Space":
+    def of(
+        cls,
+        kind: type[Algorithm],
+        scales: Scales,
+        fixed: Mapping[str, Any] | None = None,
+        shapes: Mapping[str, Schedule] | None = None,
+    ) -> "Space":
         """The space that the fields of ``kind`` declare, with some of them fixed."""
         knobs: dict[str, Knob] = {}
         for field, each in declared(kind).items():
             if each.scale is not None and field not in (fixed or {}):
                 name = each.knob or field
                 knobs.setdefault(name, Knob(name, each.scale, *_range(each.scale, scales)))
-        return cls(kind, scales, tuple(knobs.values()), dict(fixed or {}))
+        return cls(kind, scales, tuple(knobs.values()), dict(fixed or {}), dict(shapes or {}))
 
     @property
     def learns_x(self) -> bool:
@@ -77,7 +85,7 @@ class Space:
 
     def rates(self, place: Place) -> dict[str, Any]:
         """The rates of a place, by field."""
-        found = _Resolved(self.kind, self.scales, place, self.fixed)
+        found = _Resolved(self, place)
         return {name: found.value(name) for name in declared(self.kind)}
 
     def frozen(self, place: Place) -> Algorithm:
@@ -168,6 +176,7 @@ def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
         "ratio": (-1.0, 1.5, False),
         "penalty": (0.0, 3.0, False),
         "steps": (-3.0, 0.5, False),
+        "server": (-0.7, 0.3, True),
     }
     return ranges[scale]
 
@@ -175,9 +184,9 @@ def _range(scale: Scale, scales: Scales) -> tuple[float, float, bool]:
 class _Resolved(Mapping[str, Any]):
     """The rates of a place by field, each computed when another asks for it."""
 
-    def __init__(self, kind: type[Algorithm], scales: Scales, place: Place, fixed: Mapping[str, Any]):
-        self._declared, self._scales, self._place, self._fixed = declared(kind), scales, place, fixed
-        self._fields = {field.name: field.default for field in dataclasses.fields(kind)}
+    def __init__(self, space: Space, place: Place):
+        self._declared, self._scales, self._place, self._fixed = declared(space.kind), space.scales, place, space.fixed
+        self._fields = {field.name: field.default for field in dataclasses.fields(space.kind)} | dict(space.shapes)
 
     def __getitem__(self, name: str) -> Any:
         """The number; of a schedule its scale."""
@@ -197,7 +206,7 @@ class _Resolved(Mapping[str, Any]):
     def value(self, name: str) -> Any:
         """What the field gets: a schedule keeps its shape."""
         default = self._fields[name]
-        return dataclasses.replace(default, scale=self[name]) if isinstance(default, Power) else self[name]
+        return scaled(default, self[name]) if isinstance(default, Schedule) else self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._declared)

@@ -27,6 +27,7 @@ from rookery.problem.keys import as_key, fold
 from rookery.problem.oracles import UNITS
 from rookery.problem.participation import Full, Replay, Uniform
 from rookery.problem.problems import ClientWeighting, Problem
+from rookery.problem.schedules import Schedule
 from rookery.problem.validation import check_count
 from rookery.solving.evaluate import Evaluation
 from rookery.solving.history import History
@@ -60,6 +61,8 @@ class Wanted:
 
     kind: type[Algorithm]
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Mapping[str, Schedule] = field(default_factory=dict)
+    """Rates that change over the rounds: their scale is searched for."""
 
     def plain(self) -> Algorithm:
         """With its default rates."""
@@ -116,7 +119,7 @@ def search_rates(
     scales, phi0, calls, anchor = _scales(aim, first, effort, judges)
     journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, algorithms, budget, unit))
     for each in algorithms:
-        space = Space.of(each.kind, scales, each.fixed) if isinstance(each, Wanted) else Space.of(type(each), scales)
+        space = Space.of(each.kind, scales, each.fixed, each.shapes) if isinstance(each, Wanted) else Space.of(type(each), scales)
         programs[_name(each)] = each, _program(aim, each, space, (anchor, judges, effort, journal)), space
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
@@ -384,8 +387,8 @@ def _numbers(rates: Mapping[str, Any]) -> dict[str, float]:
     """Rates as numbers; a schedule by its scale."""
     found = {}
     for name, value in rates.items():
-        number = getattr(value, "scale", value)
-        number = number.get("scale") if isinstance(number, Mapping) else number
+        number = getattr(value, "scale", getattr(value, "start", value))
+        number = number.get("scale", number.get("start")) if isinstance(number, Mapping) else number
         if isinstance(number, int | float) and not isinstance(number, bool):
             found[name] = float(number)
     return found
