@@ -31,9 +31,7 @@ def command(
     list_: Annotated[
         bool, typer.Option("--list", help="List all experiments with the time they need on 2 cores.")
     ] = False,
-    docs: Annotated[
-        bool, typer.Option("--write-docs", help="Write docs/reproduction.md from stored results.")
-    ] = False,
+    docs: Annotated[bool, typer.Option("--write-docs", help="Write docs/reproduction.md from stored results.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the stored results.")] = Path("reproduction"),
     jobs: Annotated[
         int | None,
@@ -127,7 +125,9 @@ def _compute(chosen: Sequence[Experiment], size: str, only: Sequence[str], again
         def done(cell: Cell, result: Result) -> None:
             save(cell, result, out)
             bar.advance(shown)
-            bar.console.print(f"{cell.experiment} {cell.setting}/{cell.method}: {core_minutes(result):.1f} minutes of a core")
+            bar.console.print(
+                f"{cell.experiment} {cell.setting}/{cell.method}: {core_minutes(result):.1f} minutes of a core"
+            )
 
         compute_all(due, jobs, out, done)
 

@@ -23,7 +23,7 @@ from rookery.datasets.sources import DATASETS
 from rookery.experiment.environment import environment
 from rookery.experiment.running import prepare_run
 from rookery.files import replacing
-from rookery.report.tables import spent
+from rookery.report.tables import metrics, spent
 from rookery.reproduction.experiment import Cell, Experiment
 from rookery.reproduction.search import Searched, search
 from rookery.solving.history import History
@@ -92,7 +92,11 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
         values[history["round"] > each.round, each.lane] = np.nan
     places = [_place(history, axis, point) for point in at]
     shown = np.unique(np.linspace(0, len(history) - 1, min(POINTS, len(history))).round().astype(int))
-    last = {name: np.asarray(value, float) for name, value in history.last.items()}
+    last = {name: np.array(value, float) for name, value in history.last.items()}
+    for each in solution.diverged:  # what it showed last is no result
+        for name in metrics(history):
+            if last[name].ndim:
+                last[name][each.lane] = np.nan
     curve: StoredCurve = {
         "round": history["round"][shown].tolist(),
         "exchanges": _numbers(history["exchanges"].reshape(len(history), -1).mean(1)[shown]),
@@ -250,4 +254,6 @@ def save(cell: Cell, result: Result, folder: Path) -> None:
 def missing_data(cells: Sequence[Cell]) -> list[str]:
     """The data sets of cells that a user must provide and that are not here."""
     needed = {cell.settings.dataset for cell in cells}
-    return sorted(name for name in needed if name in DATASETS and DATASETS[name].by_hand and where(DATASETS[name]) is None)
+    return sorted(
+        name for name in needed if name in DATASETS and DATASETS[name].by_hand and where(DATASETS[name]) is None
+    )

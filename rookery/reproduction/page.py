@@ -18,18 +18,20 @@ MINUTES = PRESETS / "minutes.json"
 
 _INTRODUCTION = f"""# What was reproduced
 
-Made by `rookery reproduce --write-docs` from the results stored in `reproduction/`; no number is typed by hand. How to read it:
+Made by `rookery reproduce --write-docs` from the results stored in `reproduction/`; no number is typed by hand.
 
 - **One rule for all rates.** Each cell (a method in a setting) finds its rates with the package's own search
-  ([how it works](tuning.md)), on a held-out part of the training data with a seed of its own ({SEED}): {BUDGET:g} runs' worth of rounds
-  for every method, and up to {GROWTH:g} more where the best lies at an end of what was tried. Test data are not there. *Tried* is the number
-  of candidates, and *given* marks the paper's own rates. What was searched, spent and found is stored with the cell.
-- **Our numbers** are means ± standard deviations over seeds. Where a seed diverged, the median over all of them stands instead, and the
-  diverged ones count as the worst.
-- **A published number is reached** if our mean is at least as good, give or take one standard error. The rivals' numbers count too.
-- **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over n seeds gives p < 0.05, is *reversed*
-  if p > 0.95, and else is *not decided*. Where a seed diverged, a sign test takes the place of the t-test.
-- **†** marks results from before this rule, with rates found by small grids and by hand. They stand until they are computed again.
+  ([how it works](tuning.md)), on a held-out part of the training data with a seed of its own ({SEED}). Every method of a
+  table has the same budget: {BUDGET:g} runs' worth of rounds, and up to {GROWTH:g} more where the best lies at an end of
+  what was tried, unless the experiment says less. Test data are not there. *Tried* is the number of candidates; *given* marks
+  rates that a paper prints. What was searched, spent and found is stored with the cell.
+- **Our numbers** are means ± standard deviations over seeds. Where a seed diverged, the median over all of them stands
+  instead, and the diverged ones count as the worst.
+- **A published number is reached** if our mean is at least as good, give or take one standard error. The rivals' numbers
+  count too.
+- **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over n seeds gives
+  p < 0.05, is *reversed* if p > 0.95, and else is *not decided*. Where a seed diverged, a sign test takes its place.
+- **†** marks results that were computed with other settings than those of today, by this rule or before it.
 """
 
 
@@ -59,7 +61,7 @@ def computed(folder: Path) -> dict[str, str]:
 
 
 def write_docs(folder: Path, page: Path) -> list[Path]:
-    """Writes ``docs/reproduction.md``, its figures and the minutes of the presets; returns what was written beside figures."""
+    """Writes ``docs/reproduction.md``, its figures and the minutes of the presets; returns the first and the last."""
     page.write_text(markdown(folder))
     write(MINUTES, minutes_json(folder).encode())
     for name, size in computed(folder).items():
@@ -96,7 +98,10 @@ def core_minutes(result: Result) -> float:
 
 
 def expected_minutes(due: Sequence[tuple[Experiment, Cell]], jobs: int) -> str:
-    """How long cells will take, from what they took here, as a text; a cell that was never computed as its experiment's others."""
+    """How long cells will take, from what they took here, as a text.
+
+    A cell that was never computed takes as long as its experiment's others.
+    """
     known = json.loads(MINUTES.read_text()) if MINUTES.exists() else {}
     total, unknown = 0.0, 0
     for which, cell in due:
@@ -111,7 +116,8 @@ def expected_minutes(due: Sequence[tuple[Experiment, Cell]], jobs: int) -> str:
 
 
 def _missing(which: Experiment) -> str:
-    return f"## {which.name}: {which.title}\n\n{which.preset['paper']}. {which.asks} Not computed here: `rookery reproduce {which.name}`.\n"
+    told = f"{which.preset['paper']}. *Claimed:* {which.asks} Not computed here: `rookery reproduce {which.name}`."
+    return f"## {which.name}: {which.title}\n\n{told}\n"
 
 
 def _overview(sizes: Mapping[str, str], folder: Path) -> str:
@@ -168,7 +174,11 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     shows_published = any(any(row.published) for row in table)
     head = ["setting", "method", *(f"{label(which.metric)} after {point} {which.unit}" for point in at)]
     head += [*map(label, which.also), *([f"published, {point}" for point in at] if shows_published else []), "tried"]
-    told = [f"{which.preset['paper']}.", f"*Claimed:* {which.asks}", f"*Found:* {_found(verdicts(which, folder, size))}."]
+    told = [
+        f"{which.preset['paper']}.",
+        f"*Claimed:* {which.asks}",
+        f"*Found:* {_found(verdicts(which, folder, size))}.",
+    ]
     good, of = reached(which, folder, size)
     told += [f"{good} of {of} published numbers are reached."] if of else []
     told += [which.why] if which.why else []
@@ -178,8 +188,9 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     minutes = sum(map(core_minutes, results)) / 2
     lines = [
         f"## {which.name}: {which.title}\n\n{' '.join(told)}\n",
-        f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(cells)} cells, {seeds} seeds, "
-        f"{results[-1]['settings']['run']['rounds']} rounds, {minutes:.0f} minutes on 2 cores with all searches, {made}.\n",
+        f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(cells)} cells, "
+        f"{seeds} seeds, {results[-1]['settings']['run']['rounds']} rounds, {minutes:.0f} minutes on 2 cores with all "
+        f"searches, {made}.\n",
     ]
     lines += _table_head(head)
     for row in table:
@@ -192,7 +203,14 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
         lines += ["", *_table_head(["setting", "claim", "difference", "n", "p", "holds"])]
         lines += [
             _table_row(
-                [v.setting, f"{v.better} better than {v.worse}", f"{v.difference:+.3g}", str(v.seeds), v.p_text, v.holds]
+                [
+                    v.setting,
+                    f"{v.better} better than {v.worse}",
+                    f"{v.difference:+.3g}",
+                    str(v.seeds),
+                    v.p_text,
+                    v.holds,
+                ]
             )
             for v in checked
         ]

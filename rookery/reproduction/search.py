@@ -47,9 +47,8 @@ def search(plan: Search, journal: Path | None = None) -> Searched:
         ValueError: whatever was tried diverged.
     """
     purpose = aim(plan.settings, (plan.metric, plan.higher_is_better))
-    tuning = search_rates(
-        purpose, [wanted(plan.settings, plan.settings.rates, plan.shapes)], plan.budget, "rounds", journal, False, growth=plan.growth
-    )
+    given = wanted(plan.settings, plan.settings.rates, plan.shapes)
+    tuning = search_rates(purpose, [given], plan.budget, "rounds", journal, False, growth=plan.growth)
     (found,) = tuning.found.values()
     if journal is not None:
         shutil.rmtree(journal, ignore_errors=True)

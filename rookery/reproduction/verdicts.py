@@ -72,9 +72,12 @@ def _cell_text(values: list[float | None], which: Experiment) -> str:
 
 
 def _also_text(values: float | list[float | None] | None) -> str:
-    finite = np.array([value for value in (values if isinstance(values, list) else [values]) if value is not None])
+    every = values if isinstance(values, list) else [values]
+    finite = np.array([value for value in every if value is not None])
     if not finite.size:
         return "–"
+    if finite.size < len(every):
+        return f"median {np.median(finite):.3g} of {finite.size}"
     return f"{finite.mean():.3g}" + (f" ± {finite.std(ddof=1):.2g}" if finite.size > 1 else "")
 
 

@@ -119,7 +119,7 @@ def search_rates(
     scales, phi0, calls, anchor = _scales(aim, first, effort, judges)
     journal = Journal(None if folder is None else folder / "journal.json", _identity(aim, algorithms, budget, unit))
     for each in algorithms:
-        space = Space.of(each.kind, scales, each.fixed, each.shapes) if isinstance(each, Wanted) else Space.of(type(each), scales)
+        space = _space(each, scales)
         programs[_name(each)] = each, _program(aim, each, space, (anchor, judges, effort, journal)), space
     costs = {name: _cost_of_round(program, unit) for name, (_, program, _) in programs.items()}
     allowance = budget * aim.rounds * float(np.median(list(costs.values())))
@@ -260,6 +260,12 @@ def _program(aim: Aim, given: Given, space: Space, judging: tuple[Any, ...]) -> 
     return Program(prepared, keys, aim.metric, like, *judging)
 
 
+def _space(given: Given, scales: Scales) -> Space:
+    if isinstance(given, Wanted):
+        return Space.of(given.kind, scales, given.fixed, given.shapes)
+    return Space.of(type(given), scales)
+
+
 def _cost_of_round(program: Program, unit: Unit) -> float:
     """What a round of one lane costs, from a round that is made and forgotten."""
     if unit == "rounds":
@@ -274,7 +280,14 @@ def _cost_of_round(program: Program, unit: Unit) -> float:
 
 
 def _searched(
-    aim: Aim, name: str, program: Program, space: Space, budget: tuple[float, float], phi0: float, calls: int, display: Display
+    aim: Aim,
+    name: str,
+    program: Program,
+    space: Space,
+    budget: tuple[float, float],
+    phi0: float,
+    calls: int,
+    display: Display,
 ) -> Found | None:
     runs, growth = budget
     setting = program.run.setting
