@@ -23,8 +23,8 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
 - **One rule for all rates.** Each cell (a method in a setting) finds its rates with the package's own search
   ([how it works](tuning.md)), on a held-out part of the training data with a seed of its own ({SEED}). Every method of a
   table has the same budget: {BUDGET:g} runs' worth of rounds, and up to {GROWTH:g} more where the best lies at an end of
-  what was tried, unless the experiment says less. Test data are not there. *Tried* is the number of candidates; *given* marks
-  rates that a paper prints. What was searched, spent and found is stored with the cell.
+  what was tried, unless the experiment says less. Test data are not there. *Tried* is the number of candidates; *given*
+  marks rates that a paper prints. What was searched, spent and found is stored with the cell.
 - **Our numbers** are means ± standard deviations over seeds. Where a seed diverged, the median over all of them stands
   instead, and the diverged ones count as the worst.
 - **A published number is reached** if our mean is at least as good, give or take one standard error. The rivals' numbers

@@ -211,7 +211,8 @@ class Search:
         if not self.random or len(self.program.keys) == 1:
             return self._climb(alive[0], left)
         rivals = alive[:2]
-        again = [(each, key) for key in range(1, 1 + max(1, left // len(rivals))) for each in rivals][:left]
+        keys = min(len(self.program.keys), 1 + max(1, left // len(rivals)))
+        again = [(each, key) for key in range(1, keys) for each in rivals][:left]
         self.advance([self.new(each.place, 3, key) for each, key in again], self.rounds, 3)
         best = min(rivals, key=self._mean)
         shorter = 0
