@@ -63,6 +63,7 @@ def quadratic_bilevel(
     spread: float = 1.0,
     examples: int = 1,
     noise: float = 0.0,
+    instance: int | None = None,
 ) -> Task:
     """min over x of mean_i f_i(x, y*(x)), y*(x) = argmin mean_i g_i(x, ·), both quadratic, x and y of one dimension.
 
@@ -73,8 +74,11 @@ def quadratic_bilevel(
 
     A client has so many ``examples``. Their vectors a, b and e differ by ``noise`` times normal ones whose mean over the
     client's examples is 0: f_i, g_i and the solution are as they were, and gradients on minibatches are noisy.
+
+    Each seed has an instance of its own, or all have that of the seed ``instance``, each with noise of its own. With
+    ``spread`` 0 an instance is the same for any number of clients.
     """
-    draw = _Draws(seed, "bilevel", clients, dimension, spread)
+    draw = _Draws(seed, instance, "bilevel", clients, dimension, spread)
     own = {name: draw.definite() for name in ("P", "R", "H")} | {name: draw.matrix() for name in ("S", "E")}
     own |= {name: draw.vector() for name in ("a", "b", "e")}
     P, R, H, S, E, a, b, e = (own[name].mean(0) for name in ("P", "R", "H", "S", "E", "a", "b", "e"))
@@ -94,14 +98,16 @@ def quadratic_minimax(
     spread: float = 1.0,
     examples: int = 1,
     noise: float = 0.0,
+    instance: int | None = None,
 ) -> Task:
     """min over x, max over y of mean_i f_i,  f_i = ½xᵀP_i x + a_iᵀx + xᵀS_i y − ½yᵀM_i y + b_iᵀy, M_i positive definite.
 
     Each matrix or vector is a common one plus ``spread`` times one of the client's own of the same law. P is symmetric
     and moved by a multiple of the identity so that the smallest eigenvalue of ∇²Φ, Φ = max over y, is 1/2: f_i itself
-    need not be convex in x. x and y start at 0. ``examples`` and ``noise`` as in :func:`quadratic_bilevel`, of a and b.
+    need not be convex in x. x and y start at 0. ``examples``, ``noise`` (of a and b) and ``instance`` as in
+    :func:`quadratic_bilevel`.
     """
-    draw = _Draws(seed, "minimax", clients, dimension, spread)
+    draw = _Draws(seed, instance, "minimax", clients, dimension, spread)
     own = {"P": draw.symmetric(), "M": draw.definite(), "S": draw.matrix(), "a": draw.vector(), "b": draw.vector()}
     P, M, S, a, b = (own[name].mean(0) for name in ("P", "M", "S", "a", "b"))
     G, g = np.linalg.solve(M, S.T), np.linalg.solve(M, b)  # y*(x) = Gx + g
@@ -113,16 +119,20 @@ def quadratic_minimax(
 class _Draws:
     """Random matrices, one a client: common + spread · own, eigenvalues of order 1."""
 
-    def __init__(self, seed: int, purpose: str, clients: int, dimension: int, spread: float):
+    def __init__(self, seed: int, instance: int | None, purpose: str, clients: int, dimension: int, spread: float):
         for name, value, least in (("clients", clients, 1), ("dimension", dimension, 1), ("spread", spread, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
-        self._rng = np.random.default_rng([*purpose.encode(), seed])
+        self._rng = np.random.default_rng([*purpose.encode(), seed if instance is None else instance])
+        self._noise = self._rng if instance is None else np.random.default_rng([*b"noise", seed])
         self._shape, self._spread = (clients, dimension), spread
 
     def _mixed(self, *shape: int) -> np.ndarray:
         n = self._shape[0]
-        return self._rng.standard_normal((1, *shape)) + self._spread * self._rng.standard_normal((n, *shape))
+        common = self._rng.standard_normal((1, *shape))
+        if self._spread == 0:  # no draws: those that follow are the same for any n
+            return np.repeat(common, n, 0)
+        return common + self._spread * self._rng.standard_normal((n, *shape))
 
     def vector(self) -> np.ndarray:
         return self._mixed(self._shape[1])
@@ -151,7 +161,7 @@ class _Draws:
         if noise:
             for part in every.values():
                 if part.ndim == 3:
-                    drawn = self._rng.standard_normal(part.shape)
+                    drawn = self._noise.standard_normal(part.shape)
                     part += noise * (count / (count - 1)) ** 0.5 * (drawn - drawn.mean(1, keepdims=True))
         return every
 

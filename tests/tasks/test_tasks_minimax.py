@@ -374,6 +374,54 @@ def test_quadratic_clients_are_as_unlike_as_is_asked_for(make):
         assert np.std(unlike[name], axis=0).mean() > 0.05
 
 
+@pytest.mark.parametrize("make", [quadratic_bilevel, quadratic_minimax])
+def test_one_instance_for_all_seeds_and_numbers_of_clients_has_noise_of_its_own(make):
+    one, other = (make(clients=n, seed=n, spread=0.0, examples=4, noise=2.0, instance=7) for n in (2, 5))
+    np.testing.assert_allclose(one.evaluate.x, other.evaluate.x, rtol=1e-12)
+    np.testing.assert_allclose(one.evaluate.curvature, other.evaluate.curvature, rtol=1e-12)
+    a, b = (task.clients.lower.data["a"] for task in (one, other))
+    assert not np.isin(a, b).any()
+    np.testing.assert_allclose(a[:4].mean(0), b[:4].mean(0))
+    np.testing.assert_array_equal(one.evaluate.x, make(clients=2, seed=7, spread=0.0).evaluate.x)
+    assert not np.allclose(one.evaluate.x, make(clients=2, seed=8, spread=0.0).evaluate.x)
+
+
+@pytest.mark.parametrize("make", [quadratic_bilevel, quadratic_minimax])
+def test_noise_is_of_the_stated_size_and_changes_neither_means_nor_the_solution(make):
+    plain, noisy = (make(clients=3, dimension=4, seed=5, **how) for how in ({}, {"examples": 200, "noise": 0.7}))
+    np.testing.assert_allclose(noisy.evaluate.x, plain.evaluate.x, atol=1e-12)
+    np.testing.assert_allclose(noisy.evaluate.y, plain.evaluate.y, atol=1e-12)
+    np.testing.assert_allclose(noisy.evaluate.curvature, plain.evaluate.curvature, atol=1e-12)
+    every = {name: np.asarray(part).reshape(3, 200, *part.shape[1:]) for name, part in noisy.clients.lower.data.items()}
+    for name, part in every.items():
+        own = np.asarray(plain.clients.lower.data[name])
+        np.testing.assert_allclose(part.mean(1), own, atol=1e-12, err_msg="whole sets: as they were")
+        if own.ndim == 3:
+            np.testing.assert_array_equal(part, own[:, None].repeat(200, 1))
+        else:
+            spread = part - own[:, None]
+            assert np.sqrt((spread**2).mean()) == pytest.approx(0.7, rel=0.05)
+            assert np.abs(np.corrcoef(spread[0].T)[np.triu_indices(4, 1)]).max() < 0.3, "every entry has its own"
+    loss = noisy.problem.upper if make is quadratic_bilevel else noisy.problem.objective
+    x, y = np.random.default_rng(0).standard_normal((2, 4))
+    slope = jax.jit(jax.grad(loss, (0, 1)))
+    one = {name: jnp.asarray(part[1]) for name, part in every.items()}
+    by_example = jax.vmap(lambda k: jnp.stack(slope(x, y, {name: part[k, None] for name, part in one.items()})))
+    gradients = np.asarray(by_example(jnp.arange(200)))
+    np.testing.assert_allclose(gradients.mean(0), np.stack(slope(x, y, one)), atol=1e-12)
+    assert gradients.std(0) == pytest.approx(np.full((2, 4), 0.7), rel=0.25), "of a minibatch of one"
+
+
+def test_an_instance_is_of_its_seed_and_noise_of_each_run():
+    same = [quadratic_bilevel(seed=seed, instance=7, examples=3, noise=0.5) for seed in (0, 1)]
+    np.testing.assert_array_equal(same[0].evaluate.x, same[1].evaluate.x)
+    assert np.abs(same[0].clients.lower.data["a"] - same[1].clients.lower.data["a"]).max() > 0.1
+    other = quadratic_bilevel(seed=0, instance=8, examples=3, noise=0.5)
+    assert np.abs(other.evaluate.x - same[0].evaluate.x).max() > 0.1
+    few, many = (quadratic_minimax(seed=0, clients=clients, spread=0.0, instance=7) for clients in (2, 20))
+    np.testing.assert_allclose(few.evaluate.x, many.evaluate.x, atol=1e-12, err_msg="alike clients, any number of them")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [QUADRATIC_BILEVEL, QUADRATIC_MINIMAX], ids=lambda recipe: recipe.name)
 def test_quadratic_is_solved(recipe):
@@ -409,6 +457,8 @@ def test_rates_fit_algorithms_for_the_task(recipe):
         (lambda: toy_weighting(clients=0), "clients must be at least 1, got 0"),
         (lambda: quadratic_bilevel(dimension=0), "dimension must be at least 1, got 0"),
         (lambda: quadratic_minimax(spread=-1.0), "spread must be at least 0, got -1.0"),
+        (lambda: quadratic_bilevel(examples=0), "examples must be at least 1, and 2 where there is noise, got 0"),
+        (lambda: quadratic_minimax(noise=0.1), "examples must be at least 1, .* got 1 and noise=0.1"),
     ],
 )
 def test_bad_options(make, match):
