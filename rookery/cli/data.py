@@ -30,14 +30,15 @@ def list_datasets(as_json: Json = False) -> None:
         table.add_column(column, overflow="fold", justify="right" if column in ("classes", "MB") else "left")
     for row in rows:
         shape = "×".join(map(str, row["shape"]))
-        table.add_row(row["name"], shape, str(row["classes"]), row["where"] or "not here", f"{row['bytes'] / 1e6:.1f}")
+        size = "by hand" if row["by_hand"] else f"{row['bytes'] / 1e6:.1f}"
+        table.add_row(row["name"], shape, str(row["classes"]), row["where"] or "not here", size)
     Console().print(table)
 
 
 @app.command("fetch")
 def fetch_datasets(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Data sets.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All data sets.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All data sets that can be downloaded.")] = False,
 ) -> None:
     """Download the missing files of these data sets into the user's cache, and verify the others.
 
@@ -45,7 +46,8 @@ def fetch_datasets(
     """
     if not names and not every:
         raise ValueError(f"fetch needs the names of data sets ({', '.join(DATASETS)}) or --all")
-    for name in DATASETS if every else names or ():
+    can_be = [name for name, dataset in DATASETS.items() if not dataset.by_hand]
+    for name in can_be if every else names or ():
         paths = fetch(name)
         typer.echo(f"{name}: {paths[0].parent if paths else 'part of scikit-learn'}")
 
@@ -56,6 +58,8 @@ def verify_datasets(
     as_json: Json = False,
 ) -> None:
     """Compare files with their checksums: those of the named data sets, or of all.
+
+    Of data sets that you must provide there are none: it is said whether they are here.
 
     Exit status 1 if a file is bad, or if a file of a named data set is missing.
 
@@ -81,7 +85,8 @@ def _row(dataset: Published) -> dict[str, Any]:
         "test": dataset.test,
         "licence": dataset.licence,
         "bytes": dataset.bytes,
-        "where": (str(folder) if folder else None) if dataset.files else "scikit-learn",
+        "by_hand": dataset.by_hand,
+        "where": (str(folder) if folder else None) if dataset.files or dataset.by_hand else "scikit-learn",
     }
 
 
@@ -103,5 +108,7 @@ def _line(state: FileState) -> str:
             return f"{line} {' '.join(value for value in state.found if value in state.expected)}"
         case "bad":
             return f"{line} expected {' or '.join(state.expected)} found {' '.join(state.found)}"
+        case "here":
+            return f"{line} (no checksums are published)"
         case _:
             return line

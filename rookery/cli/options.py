@@ -52,7 +52,7 @@ TestData = Annotated[
     str | None, typer.Option("--test", help="With --data: another file to test on; by default a fifth of the rows.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="The network: linear, mlp:64,64, cnn, lenet, or FILE.py:make of your own.")
+    str | None, typer.Option(help="The network: linear, mlp:64,64, cnn, lenet, resnet18, or FILE.py:make of your own.")
 ]
 NoRivals = Annotated[bool, typer.Option("--no-rivals", help="Do not train the simple rivals of the task.")]
 Clients = Annotated[int | None, typer.Option(help="Number of clients.")]

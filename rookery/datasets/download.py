@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rookery.datasets.files import DataError, algorithms, cache_folder, mismatch, state
+from rookery.datasets.files import DataError, algorithms, cache_folder, mismatch, provided, state
 from rookery.datasets.sources import DataFile, Published, published
 from rookery.files import replacing
 
@@ -26,8 +26,12 @@ _CHUNK = 1 << 18
 
 
 def fetch(name: str) -> list[Path]:
-    """The verified files of a data set, in the order of ``DATASETS``; what is missing is downloaded into the cache."""
-    return fetch_from(published(name), published(name).mirrors, _https().open)
+    """The verified files of a data set, in the order of ``DATASETS``; what is missing is downloaded into the cache.
+
+    Of one by hand, what the user has put here.
+    """
+    source = published(name)
+    return provided(source) if source.by_hand else fetch_from(source, source.mirrors, _https().open)
 
 
 def fetch_from(dataset: Published, mirrors: Sequence[str], opener: Opener) -> list[Path]:

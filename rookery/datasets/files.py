@@ -22,7 +22,8 @@ class FileState:
     dataset: str
     file: str
     path: Path | None
-    status: Literal["ok", "missing", "bad"]
+    status: Literal["ok", "missing", "bad", "here"]
+    """"here" is what cannot be compared with anything: nobody has published checksums."""
     expected: tuple[str, ...]
     found: tuple[str, ...] = ()
 
@@ -64,14 +65,42 @@ def state(dataset: str, file: DataFile) -> FileState:
 
 
 def verify(name: str) -> list[FileState]:
-    """The state of every file of a data set."""
-    return [state(name, file) for file in published(name).files]
+    """The state of every file of a data set; of what a user must provide, whether it is here."""
+    source = published(name)
+    if source.layouts:
+        paths = laid_out(source)
+        missing = [FileState(name, each, None, "missing", ()) for each in source.layouts[0].names]
+        return [FileState(name, path.name, path, "here", ()) for path in paths] or missing
+    return [state(name, file) for file in source.files]
 
 
 def where(dataset: Published) -> Path | None:
     """The first file's folder when all files are there (verified or not)."""
+    if dataset.layouts:
+        return paths[0].parent if (paths := laid_out(dataset)) else None
     paths = [here[0] for file in dataset.files if (here := locate(dataset.name, file))]
     return paths[0].parent if paths and len(paths) == len(dataset.files) else None
+
+
+def laid_out(dataset: Published) -> list[Path]:
+    """What a user has put here of a data set by hand: all of its first layout that is whole; nothing if none is."""
+    for folder in _folders(dataset.name):
+        for layout in dataset.layouts:
+            if all((folder / name).exists() for name in layout.names):
+                return [folder / name for name in layout.names]
+    return []
+
+
+def provided(dataset: Published) -> list[Path]:
+    """The same, and an error that says what must be put where."""
+    found = laid_out(dataset)
+    if not found:
+        wanted = ", or ".join(layout.told for layout in dataset.layouts)
+        raise DataError(
+            f"{dataset.name}: not here, and nobody may hand it on: put {wanted}, into {cache_folder(dataset.name)}, "
+            f"or set ROOKERY_DATA to a folder that has it in {dataset.name}/"
+        )
+    return found
 
 
 def checksum(path: Path, algorithm: str) -> str:

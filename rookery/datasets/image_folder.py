@@ -1,7 +1,8 @@
 """A folder of images: FOLDER/CLASS/image, or FOLDER/CLIENT/CLASS/image."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def _read(paths: list[Path], shape: tuple[int, ...] | None) -> np.ndarray:
         raise ValueError(f"{colour}: in colours, must be grey as the model's images")
     images = np.empty((len(paths), *size) if grey else (len(paths), *size, 3), np.uint8)
     for place, path in enumerate(paths):
-        with _opened(path) as image:
-            images[place] = np.asarray(_decoded(image.convert, path, "L" if grey else "RGB"))
+        with opened(path) as image:
+            images[place] = np.asarray(decoded(image.convert, path, "L" if grey else "RGB"))
     return images
 
 
@@ -95,19 +96,21 @@ def _pixels(size: tuple[int, ...]) -> str:
 
 def _head(path: Path) -> tuple[tuple[int, int], str]:
     """Height, width and mode."""
-    with _opened(path) as image:
+    with opened(path) as image:
         if image.mode.startswith(("I", "F")):
             raise ValueError(f"{path}: has more than 8 bits a pixel (Pillow's mode {image.mode}); save it with 8")
         return (image.height, image.width), image.mode
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path | str, content: bytes | None = None) -> Any:
+    """An image of Pillow's, of a file or of the content of what messages call ``path``."""
     from PIL import Image  # takes as long to import as everything else here
 
-    return _decoded(Image.open, path, path)
+    return decoded(Image.open, path, path if content is None else io.BytesIO(content))
 
 
-def _decoded(call: Any, path: Path, argument: Any) -> Any:
+def decoded(call: Callable[[Any], Any], path: Path | str, argument: Any) -> Any:
+    """What a function of Pillow's gives; whatever it raises becomes an error of one line that names the image."""
     try:
         return call(argument)
     except Exception as error:  # Pillow's decoders raise what they like: OSError, SyntaxError, struct.error, …

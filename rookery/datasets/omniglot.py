@@ -1,22 +1,20 @@
 """Omniglot: handwritten characters of many alphabets, few drawings of each."""
 
 import functools
-import hashlib
 import re
 import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from rookery.datasets.download import fetch
-from rookery.datasets.files import DataError, cache_folder, checksum
+from rookery.datasets.files import DataError, checksum
 from rookery.datasets.formats import read_png
-from rookery.files import replacing
+from rookery.datasets.kept import fingerprint, kept
 
 _DRAWINGS = 20  # of each character
 _SIDE = 105  # of an official image
@@ -44,14 +42,14 @@ def load_omniglot() -> Omniglot:
     What was decoded once is kept in the user's cache, under the checksums of the files that it comes from.
     """
     paths = fetch("omniglot")
-    key = hashlib.sha256(" ".join(checksum(path, "sha256") for path in paths).encode()).hexdigest()[:16]
-    data = _recall(key)
-    if data is None:
+    key = fingerprint(checksum(path, "sha256") for path in paths)
+
+    def decode() -> dict[str, np.ndarray]:
         data = read_omniglot(paths)
-        with suppress(OSError, DataError):  # without a cache that can be written to, it is decoded each time
-            _keep(data, key)
-    data.images.flags.writeable = data.alphabet.flags.writeable = False
-    return data
+        return {"images": data.images, "alphabet": data.alphabet, "alphabets": np.array(data.alphabets)}
+
+    arrays = kept("omniglot", f"{_SIZE}-{key}", decode)
+    return Omniglot(arrays["images"], arrays["alphabet"], tuple(arrays["alphabets"].tolist()))
 
 
 def read_omniglot(paths: Sequence[Path]) -> Omniglot:
@@ -105,21 +103,3 @@ def _drawing(data: bytes, name: str) -> np.ndarray:
     if image.shape != (_SIDE, _SIDE):
         raise DataError(f"{name}: shape {image.shape}, must be {_SIDE}×{_SIDE}")
     return image
-
-
-def _kept(key: str) -> Path:
-    return cache_folder("omniglot") / f"decoded-{_SIZE}-{key}.npz"
-
-
-def _recall(key: str) -> Omniglot | None:
-    """What was kept, or None if it cannot be read; the zip container of the arrays has checksums."""
-    try:
-        with np.load(_kept(key)) as arrays:
-            return Omniglot(arrays["images"], arrays["alphabet"], tuple(arrays["alphabets"].tolist()))
-    except Exception:  # however it is damaged, it is made again
-        return None
-
-
-def _keep(data: Omniglot, key: str) -> None:
-    with replacing(_kept(key)) as file:
-        np.savez(file, images=data.images, alphabet=data.alphabet, alphabets=np.array(data.alphabets))

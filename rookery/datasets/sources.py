@@ -26,6 +26,14 @@ class DataFile:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """One way in which a data set lies in its folder: the files and folders that must be there, and that in words."""
+
+    names: tuple[str, ...]
+    told: str
+
+
+@dataclass(frozen=True)
 class Published:
     """A data set as it was published: what it is (``shape`` of an image, numbers of images), its official files.
 
@@ -45,6 +53,8 @@ class Published:
     archive: DataFile | None = None
     by_hand: bool = False
     """Whether nobody may hand it on, so that it is read where a user has put it, and never downloaded."""
+    layouts: tuple[Layout, ...] = ()
+    """Of one by hand: the ways in which it may lie in its folder."""
 
     @property
     def bytes(self) -> int:
@@ -59,6 +69,8 @@ def _idx(name: str, size: int, packed: str, unpacked: str) -> DataFile:
 def _cifar(name: str, sha256: str) -> DataFile:
     return DataFile(f"cifar-10-batches-bin/{name}.bin", 10_000 * (1 + 3 * 32 * 32), (f"sha256:{sha256}",))
 
+
+_IMAGENET = "ImageNet's terms of access: for research and education, and not to be handed on"
 
 _PUBLISHED = (
     Published(
@@ -163,10 +175,33 @@ _PUBLISHED = (
             "https://github.com/brendenlake/omniglot/raw/master/python/",
         ),
     ),
+    Published(
+        "mini-imagenet", "photographs of 100 kinds of things, 600 of each; to be provided by you", (84, 84, 3), 100,
+        38_400, 21_600, _IMAGENET, by_hand=True,
+        layouts=(
+            Layout(("train", "val", "test"), "the folders train, val and test of CLASS/*.jpg"),
+            Layout(
+                ("images", "train.csv", "val.csv", "test.csv"),
+                "images/*.jpg with train.csv, val.csv and test.csv (filename,label)",
+            ),
+        ),
+    ),
+    Published(
+        "tiny-imagenet", "small photographs of 200 kinds of things; to be provided by you", (64, 64, 3), 200,
+        100_000, 10_000, _IMAGENET, by_hand=True,
+        layouts=(
+            Layout(("tiny-imagenet-200",), "the official folder tiny-imagenet-200"),
+            Layout(("tiny-imagenet-200.zip",), "tiny-imagenet-200.zip as it is"),
+        ),
+    ),
 )  # fmt: skip
 
 DATASETS: dict[str, Published] = {each.name: each for each in _PUBLISHED}
-"""By name; the training part of Omniglot is its background set, the test part its evaluation set."""
+"""By name; the training part of Omniglot is its background set, the test part its evaluation set.
+
+The test part of MiniImageNet has its validation and its test classes, that of Tiny-ImageNet is its validation part: the
+labels of its test part are not public.
+"""
 
 
 def published(name: str) -> Published:

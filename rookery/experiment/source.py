@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from rookery.algorithm.exchange import Algorithm
 from rookery.algorithms.rates import check_names
 from rookery.algorithms.registry import by_name, check_solves, problem_class, registry
-from rookery.datasets import Dataset, OwnFile, load, load_omniglot
+from rookery.datasets import Dataset, OwnFile, load, load_mini_imagenet, load_omniglot
 from rookery.engines.flower.site import Site, from_memory
 from rookery.experiment.captured import as_lanes, same
 from rookery.experiment.definition import Definition
@@ -27,6 +27,8 @@ OWN = "own"
 """The data set of a module, where one is shown."""
 COPY = "problem.py"
 """The copy of a module in the folder of a run."""
+_BY_CLASS: dict[str, Callable[[], Any]] = {"omniglot": load_omniglot, "mini-imagenet": load_mini_imagenet}
+"""Data sets with classes for validation that are no test data: nothing need be held out of them."""
 
 
 class Source(ABC):
@@ -136,8 +138,8 @@ class OfTask(Source):
         data: Any = None
         if self.own is not None:
             data = self.recipe.without_test(self._data) if held_out else self._data
-        elif dataset == "omniglot":
-            data = load_omniglot()  # has validation alphabets of its own
+        elif dataset in _BY_CLASS:
+            data = _BY_CLASS[dataset]()
         elif dataset != "synthetic":
             data = load(dataset)
             data = data.held_out() if held_out else data

@@ -17,11 +17,12 @@ from jax import Array
 from rookery.models.layers import MLP, Dense
 from rookery.models.networks import LeNet5, cnn
 from rookery.models.pytorch import torch_seeded
+from rookery.models.resnet import make_resnet18
 from rookery.models.wrapped import Unfit, is_network, wrap
 from rookery.modules import find_file, line_in, run_file, split_name
 from rookery.names import unknown
 
-BUILT_IN = ("linear", "mlp", "cnn", "lenet")
+BUILT_IN = ("linear", "mlp", "cnn", "lenet", "resnet18")
 """Networks that have a name."""
 WIDTHS = (64,)
 """Of the hidden layers of ``mlp``, where none are given."""
@@ -74,19 +75,21 @@ _LAST_RUN: dict[tuple[str, Path], OwnFile] = {}
 """The files that models were made of: a file may be edited while a run goes on."""
 
 
-def make_model(spec: Any, shape: Sequence[int], outputs: int, key: Array) -> eqx.Module:
+def make_model(spec: Any, shape: Sequence[int], outputs: int, key: Array, trained: bool = True) -> eqx.Module:
     """A network from a float batch (examples, *shape) to (examples, outputs), as an Equinox module.
 
     Its leaves are float arrays, all of which are learned. It is tried on small batches without computing anything.
 
     Args:
-        spec: ``"linear"``, ``"mlp:64,64"`` (widths of hidden layers), ``"cnn"``, ``"lenet"``; ``"my_models.py:make"`` or
-            ``"package.module:make"``; or such a function, an Equinox, Flax or PyTorch module, an (init, apply) pair, a Haiku
-            pair. A function is called with those of ``shape``, ``outputs`` and ``key`` that it names.
+        spec: ``"linear"``, ``"mlp:64,64"`` (widths of hidden layers), ``"cnn"``, ``"lenet"``, ``"resnet18"`` or
+            ``"resnet18:FILE"`` (with pre-trained numbers); ``"my_models.py:make"`` or ``"package.module:make"``; or such a
+            function, an Equinox, Flax or PyTorch module, an (init, apply) pair, a Haiku pair. A function is called with
+            those of ``shape``, ``outputs`` and ``key`` that it names.
         shape: (features,) of a table; (height, width) or (height, width, channels) of images. Batches of images always
             have channels, and functions are told so: the shape of a grey image is (height, width, 1) to them.
         outputs: their number, of classes say.
         key: for random weights.
+        trained: whether a pre-trained network reads its file; without, only its shapes are right.
     """
     shape = _example_shape(shape)
     if isinstance(outputs, bool) or not isinstance(outputs, int) or outputs < 1:
@@ -94,7 +97,7 @@ def make_model(spec: Any, shape: Sequence[int], outputs: int, key: Array) -> eqx
     if not isinstance(spec, str):
         return make_of(spec, model_name(spec), shape, outputs, key)
     if _is_built_in(spec):
-        return _make_built_in(spec, shape, outputs, key)
+        return _make_built_in(spec, shape, outputs, key, trained)
     own = find_own(spec)
     model = make_of(own.thing(), spec, shape, outputs, key, own.file)
     _LAST_RUN[spec, own.origin] = own
@@ -170,8 +173,10 @@ def _is_built_in(spec: str) -> bool:
     return spec.partition(":")[0] in BUILT_IN
 
 
-def _make_built_in(spec: str, shape: tuple[int, ...], outputs: int, key: Array) -> eqx.Module:
-    kind, colon, _ = spec.partition(":")
+def _make_built_in(spec: str, shape: tuple[int, ...], outputs: int, key: Array, trained: bool) -> eqx.Module:
+    kind, colon, file = spec.partition(":")
+    if kind == "resnet18":
+        return make_resnet18(shape, outputs, key, file, trained)
     if colon and kind != "mlp":
         raise ValueError(f"model {spec}: {kind} takes nothing after its name")
     if kind in ("cnn", "lenet"):

@@ -89,20 +89,27 @@ class Conv(eqx.Module):
 
     def __call__(self, batch: Array) -> Array:
         """Height and width become size + 2 padding − kernel + 1."""
-        return (self._by_device(batch) if own_convolution() else self._by_product(batch)) + self.bias
+        return convolved(batch, self.weight, self.size, self.padding) + self.bias
 
-    def _by_device(self, batch: Array) -> Array:
-        dtype = jnp.result_type(batch, self.weight)  # a product of matrices takes two, this one does not
-        kernel = self.weight.astype(dtype).reshape(self.size, self.size, batch.shape[-1], -1)
-        margins, axes = [(self.padding, self.padding)] * 2, ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(batch.astype(dtype), kernel, (1, 1), margins, dimension_numbers=axes)
 
-    def _by_product(self, batch: Array) -> Array:
-        p = self.padding
-        batch = jnp.pad(batch, ((0, 0), (p, p), (p, p), (0, 0)))
-        height, width = batch.shape[1] - self.size + 1, batch.shape[2] - self.size + 1
-        patches = [batch[:, i : i + height, j : j + width] for i in range(self.size) for j in range(self.size)]
-        return jnp.concatenate(patches, -1) @ self.weight
+def convolved(batch: Array, weight: Array, size: int, padding: int, stride: int = 1) -> Array:
+    """A batch convolved with ``weight`` as :class:`Conv` has it, a patch every ``stride`` pixels."""
+    compute = _by_device if own_convolution() else _by_product
+    return compute(batch, weight, size, padding, stride)
+
+
+def _by_device(batch: Array, weight: Array, size: int, padding: int, stride: int) -> Array:
+    dtype = jnp.result_type(batch, weight)  # a product of matrices takes two, this one does not
+    kernel = weight.astype(dtype).reshape(size, size, batch.shape[-1], -1)
+    margins, axes = [(padding, padding)] * 2, ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(batch.astype(dtype), kernel, (stride, stride), margins, dimension_numbers=axes)
+
+
+def _by_product(batch: Array, weight: Array, size: int, padding: int, stride: int) -> Array:
+    batch = jnp.pad(batch, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    height, width = batch.shape[1] - size + 1, batch.shape[2] - size + 1
+    patches = [batch[:, i : i + height : stride, j : j + width : stride] for i in range(size) for j in range(size)]
+    return jnp.concatenate(patches, -1) @ weight
 
 
 def max_pool(batch: Array) -> Array:

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from rookery.files import write
 from rookery.models.choice import Headed, OwnFile, file_that_ran, is_own_file, make_model, make_of
 from rookery.models.layers import Dense
+from rookery.models.tensors import read_tensors
 from rookery.models.wrapped import Wrapped
 
 MARK = "rookery"
@@ -23,7 +23,6 @@ MARK = "rookery"
 VERSION = "1"
 SOURCE = "source"
 """The name, in it, of what is known about a Python file of one's own."""
-_UNREADABLE = (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError)
 
 
 def save_model(path: Path, model: eqx.Module, about: Mapping[str, Any]) -> None:
@@ -111,7 +110,7 @@ def _build(about: Mapping[str, Any], own: OwnFile | None) -> eqx.Module:
     def make(key: Array) -> eqx.Module:
         width = hidden or outputs
         if own is None:
-            network = make_model(spec, shape, width, key)
+            network = make_model(spec, shape, width, key, trained=False)
         else:
             network = make_of(own.thing(), own.name, shape, width, key, own.file)
         return network if hidden is None else Headed(network, Dense(hidden, outputs, key))
@@ -186,14 +185,10 @@ def _kind(array: Any) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+    arrays, metadata = read_tensors(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
         about = json.loads(metadata.get(MARK, "null"))
-    except _UNREADABLE as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged, or no file of a model: {' '.join(str(error).split())}") from None
     if not isinstance(about, dict) or MARK not in about:
         raise ValueError(f"{path} was not written by save_model: its metadata have no {MARK!r}")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from rookery.datasets import Dataset, Omniglot
+from rookery.datasets import Dataset, MiniImageNet, Omniglot
 from rookery.models.choice import Headed, make_model
 from rookery.models.layers import ConvFeatures, Dense
 from rookery.problem.clients import Clients, Split
@@ -29,7 +29,7 @@ SHOWN = 4
 
 
 def few_shot(
-    data: Omniglot | Dataset,
+    data: Omniglot | MiniImageNet | Dataset,
     *,
     clients: int = 11,
     seed: int = 0,
@@ -45,6 +45,7 @@ def few_shot(
     rc: float = 0.01,
     steps: int = 100,
     model: Any = None,
+    orientations: int | None = None,
 ) -> Task:
     """min over x of the mean query loss of heads y*(x), each learned from the few support images of its own task.
 
@@ -57,7 +58,8 @@ def few_shot(
     ``alphabets`` are cut at random into so many for training, validation and test. A client holds the characters of
     ``per_client`` training alphabets; where there are fewer than clients · per_client, alphabets are held by several
     clients, who share out the drawings of each character. Images with digits instead of characters (a ``Dataset``) are
-    taken as alphabets of one character.
+    taken as alphabets of one character. So are those of MiniImageNet, but they are cut from its official parts, and a
+    photograph has one orientation, unless ``orientations=4`` makes four classes of each of its classes.
 
     On data of one's own (``alphabets`` None) a class is a class, as it stands: three fifths of the classes are for training,
     a fifth each for validation and test, ``way`` is 5 or as many as those have, and clients hold their own examples of the
@@ -87,10 +89,12 @@ def few_shot(
         assert isinstance(data, Dataset)
         drawn = own_classes(data, draw, clients, tasks, test_tasks)
     else:
-        drawn = _alphabets(data, draw, alphabets, clients, per_client or 1, tasks, test_tasks)
+        drawn = _alphabets(
+            data, draw, alphabets, clients, per_client or 1, tasks, test_tasks, _turns(data, orientations)
+        )
     validation, test = (Tasks.of(each.inputs, shot) for each in (drawn.validation, drawn.test))
     mine = Tasks.of(drawn.own.inputs, shot)
-    scaling = Scaling(data.mean, data.deviation) if isinstance(data, Dataset) else Scaling(*_moments(data.images))
+    scaling = Scaling(*_moments(data.images)) if isinstance(data, Omniglot) else Scaling(data.mean, data.deviation)
     loss = Queries(scaling)
     x0 = _representation(model, mine.support.shape[2:], filters, layers, jax.random.key(seed))
     features = jax.eval_shape(lambda: loss.features(x0, mine.support[0])).shape[1]
@@ -222,25 +226,37 @@ def _over(seeds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     return {name: [float(each[name]) for each in seeds] for name in seeds[0]}
 
 
+def _turns(data: Any, orientations: int | None) -> range:
+    """By how many right angles images are turned to be another class."""
+    if orientations is None:
+        orientations = 1 if isinstance(data, MiniImageNet) else 4
+    check_count(orientations, "orientations")
+    if orientations > 4:
+        raise ValueError(f"orientations must be at most 4, got {orientations}")
+    return range(orientations)
+
+
 def _alphabets(
-    data: Omniglot | Dataset,
+    data: Omniglot | MiniImageNet | Dataset,
     draw: Draw,
     alphabets: tuple[int, int, int],
     clients: int,
     per_client: int,
     tasks: int,
     test_tasks: int,
+    turns: range,
 ) -> Cut:
-    """Tasks of characters in four orientations."""
+    """Tasks of characters, each in several orientations."""
     images, alphabet = _characters(data)
-    training, *others = _cut(draw.rng, len(np.unique(alphabet)), alphabets)
+    known = data.part if isinstance(data, MiniImageNet) else None
+    training, *others = _cut(draw.rng, len(np.unique(alphabet)), alphabets, known)
     held = _hold(training, clients, per_client, images.shape[1], draw.examples)
 
     def turned(characters: np.ndarray, part: slice) -> list[Class]:
         return [
-            Class(int(4 * character + turns), partial(np.rot90, images[character, part], turns, (1, 2)))
+            Class(int(4 * character + turn), partial(np.rot90, images[character, part], turn, (1, 2)))
             for character in characters
-            for turns in range(4)
+            for turn in turns
         ]
 
     own = [
@@ -253,13 +269,15 @@ def _alphabets(
     return Cut(Drawn.joined(own), validation, test)
 
 
-def _characters(data: Omniglot | Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Drawings (characters, drawings, height, width), and the alphabet of each character.
+def _characters(data: Omniglot | MiniImageNet | Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Drawings (characters, drawings, height, width[, colours]), and the alphabet of each character.
 
     Of a data set with classes all images are taken, equally many of each: here whole characters are held out.
     """
     if isinstance(data, Omniglot):
         return data.images, data.alphabet
+    if isinstance(data, MiniImageNet):
+        return data.images, np.arange(len(data.part))
     images = np.concatenate([data.train_inputs, data.test_inputs])
     labels = np.concatenate([data.train_labels, data.test_labels])
     fewest = int(np.bincount(labels, minlength=data.classes).min())
@@ -271,11 +289,18 @@ def _moments(images: np.ndarray) -> tuple[float, float]:
     return float(images.mean()), float(images.std())
 
 
-def _cut(rng: np.random.Generator, count: int, alphabets: tuple[int, int, int]) -> list[np.ndarray]:
-    """Random alphabets for training, validation and test."""
+def _cut(
+    rng: np.random.Generator, count: int, alphabets: tuple[int, int, int], known: np.ndarray | None
+) -> list[np.ndarray]:
+    """Random alphabets for training, validation and test; if it is known which part one is ``known`` for, from that."""
     if len(alphabets) != 3 or min(alphabets) < 1 or sum(alphabets) > count:
         raise ValueError(f"alphabets must be three positive numbers, together at most {count}, got {alphabets!r}")
-    return np.split(rng.permutation(count)[: sum(alphabets)], np.cumsum(alphabets)[:2])
+    if known is None:
+        return np.split(rng.permutation(count)[: sum(alphabets)], np.cumsum(alphabets)[:2])
+    most = np.bincount(known, minlength=3)
+    if (np.array(alphabets) > most).any():
+        raise ValueError(f"alphabets must be at most {tuple(most.tolist())}, the official parts, got {alphabets!r}")
+    return [rng.permutation(np.flatnonzero(known == part))[:number] for part, number in enumerate(alphabets)]
 
 
 def _hold(training: np.ndarray, clients: int, per_client: int, drawings: int, needed: int) -> list[list[Any]]:
@@ -323,6 +348,17 @@ FEW_SHOT = Recipe(
         "omniglot": Defaults(
             clients=11, local_steps=5, batch_size=(None, 32), rounds=300, algorithm="FedBiO-Local",
             rates={"FedBiO-Local": {"eta_x": 0.1, "eta_y": 0.4, "neumann_step": 0.5}},
+        ),
+        "mini-imagenet": Defaults(  # with the paper's rates, never tried
+            clients=4, local_steps=5, batch_size=(50, 32), rounds=300, algorithm="FedBiO-Local",
+            options={"alphabets": (64, 16, 20), "per_client": 16},
+            rates={
+                "FedBiO-Local": {"eta_x": 0.1, "eta_y": 0.05, "neumann_step": 0.01},
+                "FedBiOAcc-Local": {
+                    "eta_x": 1.0, "eta_y": 0.05, "neumann_step": 0.01, "delta": 2.0, "offset": 10_000.0, "c_x": 100.0,
+                    "c_y": 100.0,
+                },
+            },
         ),
     },
     own=Defaults(

@@ -1,6 +1,7 @@
 """AUROC: a score that ranks positives above negatives, by the minimax form of the area under the ROC curve."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -218,6 +219,7 @@ AUROC = Recipe(
         "mnist": _PAPER,
         "fashion-mnist": _PAPER,
         "cifar-10": _PAPER,
+        "tiny-imagenet": replace(_PAPER, options={"model": "resnet18"}),
     },
     own=Defaults(
         clients=10, local_steps=5, batch_size=32, rounds=100, algorithm="FedSGDA-M",

@@ -78,7 +78,7 @@ def test_names_for_tables():
     [
         (
             "mpl:64",
-            "model: there is no 'mpl:64'; did you mean 'mlp'? There are: linear, mlp, cnn, lenet, or FILE.py:make",
+            "model: there is no 'mpl:64'; did you mean 'mlp'? There are: linear, mlp, cnn, lenet, resnet18, or FILE.py:make",
         ),
         ("mlp:", "model mlp:: the widths must be whole numbers of at least 1, such as mlp:64,64"),
         ("mlp:64,0", "model mlp:64,0: the widths must be whole numbers of at least 1, such as mlp:64,64"),

@@ -81,3 +81,65 @@ def test_edges_are_told():
     inner = sorted(tried, key=lambda place: place["eta_x"])[15]
     assert space.edges(top, tried)["eta_x"] == "largest"
     assert "eta_x" not in space.edges(inner, tried)
+
+
+def test_what_is_given_is_no_knob_and_others_see_it():
+    space = Space.of(rk.MeFBO, SCALES, {"c": rk.Power(4.0, 0.1), "nu": 20.0})
+    assert {knob.name for knob in space.knobs} == {"gamma_x", "y"}
+    made = space.algorithm({"gamma_x": -1.0, "y": 0.0})
+    assert (made.c, made.nu) == (rk.Power(4.0, 0.1), 20.0)
+    assert made.gamma_x == pytest.approx(40.0), "100 · 10^-1 · c, of a schedule its scale"
+    assert made.gamma_y == pytest.approx(0.25 * 4 / 5)
+    held = Space.of(rk.FedBiO, SCALES, {"eta_x": 0.0, "tie_batches": True})
+    assert not held.learns_x
+    assert (held.algorithm(middle(held)).eta_x, held.algorithm(middle(held)).tie_batches) == (0.0, True)
+
+
+def test_rates_that_change_over_the_rounds_keep_their_shape():
+    half = rk.Cosine(1.0, 0.05, 10.0)
+    space = Space.of(rk.SimFBO, SCALES, shapes={"gamma_x": half, "eta_y": half})
+    assert space.knobs == Space.of(rk.SimFBO, SCALES).knobs, "what is searched for is their scale"
+    place = middle(space)
+    constant, made = Space.of(rk.SimFBO, SCALES).algorithm(place), space.algorithm(place)
+    for field in ("gamma_x", "eta_y"):
+        start = getattr(constant, field)
+        changes = getattr(made, field)
+        assert (changes.start, changes.end, changes.rounds) == pytest.approx((start, 0.05 * start, 10.0))
+    assert made.eta_x == constant.eta_x, "others see the number, and do not change with it"
+    assert space.frozen(place).gamma_x.start == space.frozen(place).gamma_x.end == 0
+
+
+def test_the_servers_step_lies_about_the_mean():
+    for kind, fields in ((rk.FedSGDAPlus, ("gamma_x", "gamma_y")), (rk.CODASCA, ("gamma",))):
+        space = Space.of(kind, SCALES)
+        for field in fields:
+            (knob,) = (knob for knob in space.knobs if knob.name == field)
+            assert (10**knob.low, 10**knob.high) == pytest.approx((0.2, 2.0), rel=0.01)
+            assert knob.grows
+            assert getattr(space.algorithm({**middle(space), field: 0.0}), field) == 1.0
+
+
+def test_an_end_of_what_was_tried_has_more_beyond():
+    space = Space.of(rk.FedSGDAM, SCALES)
+    names = {knob.name: knob for knob in space.knobs}
+    tried = [*space.spread(30, np.random.default_rng(0)), middle(space)]
+    assert space.ends(middle(space), tried) == {}
+    assert space.beyond(middle(space), tried) == []
+    for name, knob in names.items():
+        step = 0.1 * (knob.high - knob.low)
+        for far, out in ((min, -step), (max, step))[: 1 if knob.scale == "(0, 1]" else 2]:
+            place = {**middle(space), name: far(each[name] for each in tried)}
+            assert space.ends(place, tried) == pytest.approx({name: out})
+            (beyond,) = space.beyond(place, tried)
+            assert beyond == pytest.approx({**place, name: place[name] + out})
+
+
+def test_that_a_fraction_is_at_most_1_is_no_end():
+    space = Space.of(rk.FedSGDAM, SCALES)
+    (knob,) = (knob for knob in space.knobs if knob.scale == "(0, 1]")
+    one, least = ({**middle(space), knob.name: value} for value in (knob.high, knob.low))
+    tried = [one, middle(space), least]
+    assert knob.name not in space.ends(one, tried)
+    assert knob.name in space.ends(least, tried)
+    below = {**one, knob.name: -0.05}
+    assert knob.name not in space.ends(below, [below, least]), "the next one out would be more than 1"
