@@ -124,6 +124,13 @@ def test_the_page_and_the_minutes_are_those_of_the_stored_results():
     assert MINUTES.read_text() == minutes_json(STORED), "run: rookery reproduce --write-docs"
 
 
+def test_no_result_is_stored_of_what_no_preset_has():
+    known = {
+        cell.path(STORED) for which in experiments().values() for size in ("full", "quick") for cell in which.cells(size)
+    }
+    assert not sorted(set(STORED.rglob("*.json")) - known)
+
+
 def test_the_results_are_small():
     assert sum(path.stat().st_size for path in STORED.rglob("*.json")) < 4_000_000
     assert not failing(ALL, lambda each: len(each.result["curve"]["round"]) <= 60)
