@@ -98,8 +98,10 @@ def _with_data(chosen: Sequence[Experiment], size: str) -> list[Experiment]:
 
 def _listed(all_experiments: Iterable[Experiment], out: Path) -> Table:
     table = Table()
-    for column in ("experiment", "what", "paper", "cells", "stored", "minutes"):
-        table.add_column(column)
+    for column in ("experiment", "what", "paper"):
+        table.add_column(column, no_wrap=column == "experiment")
+    for column in ("cells", "stored", "minutes"):
+        table.add_column(column, justify="right")
     for each in all_experiments:
         cells = each.cells()
         have = sum(stored(cell, out) is not None for cell in cells)

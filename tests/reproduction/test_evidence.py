@@ -126,7 +126,10 @@ def test_the_page_and_the_minutes_are_those_of_the_stored_results():
 
 def test_no_result_is_stored_of_what_no_preset_has():
     known = {
-        cell.path(STORED) for which in experiments().values() for size in ("full", "quick") for cell in which.cells(size)
+        cell.path(STORED)
+        for which in experiments().values()
+        for size in ("full", "quick")
+        for cell in which.cells(size)
     }
     assert not sorted(set(STORED.rglob("*.json")) - known)
 
