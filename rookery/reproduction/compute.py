@@ -23,6 +23,7 @@ from rookery.datasets.sources import DATASETS
 from rookery.experiment.environment import environment
 from rookery.experiment.running import prepare_run
 from rookery.files import replacing
+from rookery.models import resnet
 from rookery.report.tables import metrics, spent
 from rookery.reproduction.experiment import Cell, Experiment
 from rookery.reproduction.search import Searched, search
@@ -63,6 +64,8 @@ class Result(TypedDict):
     diverged: list[str]
     seconds: float
     """Of the runs; the search has its own."""
+    rounds_seconds: NotRequired[float | None]
+    """Of the rounds alone, of all seeds side by side, without compilation and evaluations; None if there is one evaluation."""
     settings: dict[str, Any]
     """With the rates that the runs had."""
     search: Searched | None
@@ -85,12 +88,12 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
     prepared, _ = prepare_run(settings)
     prepared = replace(prepared, metric=None)  # a cell tells of its curve, not of its best iterate
     solution = make_rounds(prepared, settings.rounds, settings.every, progress)
-    axis, at, metric = which.axis, which.at(cell.size), which.metric
+    at, metric = which.at(cell.size), which.metric
     history = solution.history
     values = history[metric].astype(float)
     for each in solution.diverged:
         values[history["round"] > each.round, each.lane] = np.nan
-    places = [_place(history, axis, point) for point in at]
+    places = [_place(history, which.axis, settings.local_steps, point) for point in at]
     shown = np.unique(np.linspace(0, len(history) - 1, min(POINTS, len(history))).round().astype(int))
     last = {name: np.array(value, float) for name, value in history.last.items()}
     for each in solution.diverged:  # what it showed last is no result
@@ -119,6 +122,7 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
         "megabytes": float(spent(history, "megabytes")[-1]),
         "diverged": [str(each) for each in solution.diverged],
         "seconds": round(time.perf_counter() - clock, 1),
+        "rounds_seconds": _rounds_seconds(history),
         "settings": settings.tables(),
         "search": searched,
         "environment": environment(),
@@ -208,9 +212,18 @@ def _keep_to_a_core(cores: Any) -> None:
         os.sched_setaffinity(0, {core})
 
 
-def _place(history: History, axis: str, point: int) -> int:
+def _rounds_seconds(history: History) -> float | None:
+    """As if the rounds before the first evaluation, in which the program is compiled, took as long as the others."""
+    if len(history) < 3:
+        return None
+    rounds, seconds = history["round"], history["seconds"]
+    return _number(float((seconds[-1] - seconds[1]) / (rounds[-1] - rounds[1]) * rounds[-1]))
+
+
+def _place(history: History, axis: str, local_steps: Any, point: int) -> int:
     """The last row at or before the point."""
-    counts = history[axis].reshape(len(history), -1).max(1)
+    per_round = local_steps if axis == "step" else 1
+    counts = per_round * history["exchanges" if axis == "exchanges" else "round"].reshape(len(history), -1).max(1)
     return int(np.flatnonzero(counts <= point)[-1])
 
 
@@ -251,9 +264,17 @@ def save(cell: Cell, result: Result, folder: Path) -> None:
         file.write((json.dumps(result, indent=None, separators=(",", ":")) + "\n").encode())
 
 
+def by_hand(cells: Sequence[Cell]) -> list[str]:
+    """What of the data of cells a user must provide: data sets, and the numbers of a network that has been trained."""
+    sets = {cell.settings.dataset for cell in cells}
+    networks = {resnet.FILE for cell in cells if cell.settings.options.get("model") == "resnet18"}
+    return sorted({name for name in sets if name in DATASETS and DATASETS[name].by_hand} | networks)
+
+
 def missing_data(cells: Sequence[Cell]) -> list[str]:
-    """The data sets of cells that a user must provide and that are not here."""
-    needed = {cell.settings.dataset for cell in cells}
-    return sorted(
-        name for name in needed if name in DATASETS and DATASETS[name].by_hand and where(DATASETS[name]) is None
-    )
+    """What of that is not here."""
+    return [
+        name
+        for name in by_hand(cells)
+        if (resnet.weights_file() if name == resnet.FILE else where(DATASETS[name])) is None
+    ]

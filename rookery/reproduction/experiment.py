@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rookery.algorithm.rate import declared
 from rookery.experiment.settings import Settings, resolve
@@ -91,6 +91,12 @@ class Experiment:
         return str(self.preset["title"])
 
     @property
+    def form(self) -> Literal["comparison", "speed-up"]:
+        """What its results are made into: claims that a method is better, or powers of the number of participants."""
+        form: Literal["comparison", "speed-up"] = self.preset.get("form", "comparison")
+        return form
+
+    @property
     def metric(self) -> str:
         """What its tables show."""
         return str(self.preset.get("metric", "accuracy"))
@@ -112,13 +118,13 @@ class Experiment:
 
     @property
     def axis(self) -> str:
-        """What the columns of its tables count, as a column of a history: "round" or "exchanges"."""
+        """What the columns of its tables count: "round", "exchanges" or "step" (a client's local steps)."""
         return str(self.preset.get("axis", "round"))
 
     @property
     def unit(self) -> str:
-        """What the columns of its tables count, for readers: "rounds" or "exchanges"."""
-        return {"round": "rounds"}.get(self.axis, self.axis)
+        """What the columns of its tables count, for readers: "rounds", "exchanges" or "local steps"."""
+        return {"round": "rounds", "step": "local steps"}.get(self.axis, self.axis)
 
     @property
     def asks(self) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from rookery.files import write
-from rookery.report.figures import Curve, plot_panels
+from rookery.report.figures import Curve, plot_panels, plot_powers
 from rookery.report.tables import label
-from rookery.reproduction.compute import Result, stored, stored_before
+from rookery.reproduction import leaderboard, speed_up
+from rookery.reproduction.compute import Result, by_hand, stored, stored_before
 from rookery.reproduction.experiment import BUDGET, GROWTH, PRESETS, SEED, Cell, Experiment, experiment, experiments
-from rookery.reproduction.verdicts import Verdict, reached, rows, verdicts
+from rookery.reproduction.verdicts import reached, rows, verdicts
 
 MINUTES = PRESETS / "minutes.json"
 """How long each cell took, for those who compute it again."""
@@ -23,7 +24,7 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
 - **One rule for all rates.** Each cell (a method in a setting) finds its rates with the package's own search
   ([how it works](tuning.md)), on a held-out part of the training data with a seed of its own ({SEED}). Every method of a
   table has the same budget: {BUDGET:g} runs' worth of rounds, and up to {GROWTH:g} more where the best lies at an end of
-  what was tried, unless the experiment says less. Test data are not there. *Tried* is the number of candidates; *given*
+  what was tried, unless the experiment says otherwise. Test data are not there. *Tried* is the number of candidates; *given*
   marks rates that a paper prints. What was searched, spent and found is stored with the cell.
 - **Our numbers** are means ± standard deviations over seeds. Where a seed diverged, the median over all of them stands
   instead, and the diverged ones count as the worst.
@@ -31,12 +32,23 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
   count too.
 - **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over n seeds gives
   p < 0.05, is *reversed* if p > 0.95, and else is *not decided*. Where a seed diverged, a sign test takes its place.
+- **A speed-up** is a power of the number P of participants. The *rounds* of a P are the first at which the root mean
+  square of the measure over seeds is at most ε, in the best of the P's horizons, each with rates of its own. ε is the
+  smallest that all P reach in half of the longest horizon, in 95 of 100 resamples of the seeds. The slope of log rounds
+  over log P is by least squares, without a P that never reaches ε (*>*) or needs less than twice the rounds without noise
+  (in parentheses); 95 of 100 resamples are in its interval. A claim *holds* if the interval includes the claimed power or
+  is steeper, there is *no speed-up* if it includes 0, and else it is *weaker than claimed*.
 - **†** marks results that were computed with other settings than those of today, by this rule or before it.
 """
 
 
 def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> None:
-    """The stored curves as a figure, a panel for each setting."""
+    """The stored curves as a figure, a panel for each setting; or the powers of P, a panel for each method."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if which.form == "speed-up":
+        powers = {each.title: each.power for each in speed_up.speed_ups(which, folder, size)}
+        plot_powers(powers, "participants P", "rounds to ε", path)
+        return
     panels: dict[str, dict[str, Curve]] = {}
     for cell in which.cells(size):
         result = stored_before(cell, folder)
@@ -44,9 +56,10 @@ def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> Non
             curve = result["curve"]
             mean = which.scale * np.array(curve["mean"], float)
             deviation = which.scale * np.array(curve["deviation"] or np.zeros(len(mean)), float)
-            where = np.array(curve["round"] if which.axis == "round" else curve["exchanges"], float)
+            where = np.array(curve["exchanges" if which.axis == "exchanges" else "round"], float)
+            if which.axis == "step":
+                where *= cell.settings.local_steps
             panels.setdefault(cell.setting, {})[cell.method] = where.tolist(), mean, deviation
-    path.parent.mkdir(parents=True, exist_ok=True)
     up = label(which.metric) + (" (%)" if which.percent else "")
     plot_panels(panels, which.unit, up, path)
 
@@ -61,12 +74,12 @@ def computed(folder: Path) -> dict[str, str]:
 
 
 def write_docs(folder: Path, page: Path) -> list[Path]:
-    """Writes ``docs/reproduction.md``, its figures and the minutes of the presets; returns the first and the last."""
+    """Writes ``docs/reproduction.md``, its figures, the minutes of the presets, and the leaderboard; returns all but figures."""
     page.write_text(markdown(folder))
     write(MINUTES, minutes_json(folder).encode())
     for name, size in computed(folder).items():
         draw(experiment(name), folder, page.parent / "images" / "reproduction" / f"{name}.png", size)
-    return [page, MINUTES]
+    return [page, MINUTES, *leaderboard.write_docs(folder, page.parent)]
 
 
 def markdown(folder: Path) -> str:
@@ -116,8 +129,15 @@ def expected_minutes(due: Sequence[tuple[Experiment, Cell]], jobs: int) -> str:
 
 
 def _missing(which: Experiment) -> str:
-    told = f"{which.preset['paper']}. *Claimed:* {which.asks} Not computed here: `rookery reproduce {which.name}`."
+    needs = _provided(which)
+    why = f", since {needs} must be put into $ROOKERY_DATA by hand; then" if needs else ":"
+    told = f"{which.preset['paper']}. *Claimed:* {which.asks} Not computed here{why} `rookery reproduce {which.name}`."
     return f"## {which.name}: {which.title}\n\n{told}\n"
+
+
+def _provided(which: Experiment) -> str:
+    """What a user must provide before the experiment can be computed; empty if nothing."""
+    return " and ".join(by_hand(which.cells()))
 
 
 def _overview(sizes: Mapping[str, str], folder: Path) -> str:
@@ -128,14 +148,16 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         size = sizes.get(which.name)
         link = f"[{which.name}](#{_anchor(which)})"
         if size is None:
-            lines.append(_table_row([link, which.asks, "not computed", "", which.why]))
+            needs = _provided(which)
+            found = f"not computed: {needs} must be provided" if needs else "not computed"
+            lines.append(_table_row([link, which.asks, found, "", which.why]))
             continue
         good, of = reached(which, folder, size)
         cells = which.cells(size)
         results = [r for cell in cells if (r := stored_before(cell, folder))]
         minutes += sum(map(core_minutes, results))
         current = sum(stored(cell, folder) is not None for cell in cells)
-        found = _found(verdicts(which, folder, size))
+        found = _found(which, folder, size)
         if current < len(cells):
             found += f" ({current} of {len(cells)} cells by the one rule)"
         lines.append(_table_row([link, which.asks, found, f"{good} of {of}" if of else "none published", which.why]))
@@ -148,8 +170,11 @@ def _anchor(which: Experiment) -> str:
     return "".join(c for c in text if c.isalnum() or c in " -_").replace(" ", "-")
 
 
-def _found(all_verdicts: Sequence[Verdict]) -> str:
-    """How many claims hold, are not decided, or are reversed; with n and the least certain p of each."""
+def _found(which: Experiment, folder: Path, size: str) -> str:
+    """How many claims hold, are not decided, or are reversed, with n and the least certain p of each; or the slopes."""
+    if which.form == "speed-up":
+        return speed_up.found_text(speed_up.speed_ups(which, folder, size))
+    all_verdicts = verdicts(which, folder, size)
     if not all_verdicts:
         return "no claims"
     parts = []
@@ -167,17 +192,12 @@ def _found(all_verdicts: Sequence[Verdict]) -> str:
 
 def _section(which: Experiment, folder: Path, size: str) -> str:
     """What is asked and found, the command, the table, its legend, the claims, the figure."""
-    table = rows(which, folder, size)
     cells = which.cells(size)
     results = [r for cell in cells if (r := stored_before(cell, folder)) is not None]
-    at = which.at(size)
-    shows_published = any(any(row.published) for row in table)
-    head = ["setting", "method", *(f"{label(which.metric)} after {point} {which.unit}" for point in at)]
-    head += [*map(label, which.also), *([f"published, {point}" for point in at] if shows_published else []), "tried"]
     told = [
         f"{which.preset['paper']}.",
         f"*Claimed:* {which.asks}",
-        f"*Found:* {_found(verdicts(which, folder, size))}.",
+        f"*Found:* {_found(which, folder, size)}.",
     ]
     good, of = reached(which, folder, size)
     told += [f"{good} of {of} published numbers are reached."] if of else []
@@ -185,17 +205,16 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
     made = max(r["environment"]["date"] for r in results)[:10]
     seeds = "/".join(map(str, sorted({r["settings"]["run"]["seeds"] for r in results})))
+    rounds = sorted({r["settings"]["run"]["rounds"] for r in results})
+    horizons = " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))
     minutes = sum(map(core_minutes, results)) / 2
     lines = [
         f"## {which.name}: {which.title}\n\n{' '.join(told)}\n",
         f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(cells)} cells, "
-        f"{seeds} seeds, {results[-1]['settings']['run']['rounds']} rounds, {minutes:.0f} minutes on 2 cores with all "
-        f"searches, {made}.\n",
+        f"{seeds} seeds, {horizons} rounds, {minutes:.0f} minutes on 2 cores with all searches, {made}.\n",
     ]
-    lines += _table_head(head)
-    for row in table:
-        published = row.published if shows_published else []
-        lines.append(_table_row([row.setting, row.name, *row.ours, *row.also, *published, row.tried]))
+    head, table = _table(which, folder, size)
+    lines += [*_table_head(head), *map(_table_row, table)]
     if which.legend:
         lines += ["", which.legend.strip()]
     checked = verdicts(which, folder, size)
@@ -216,6 +235,21 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
         ]
     lines += ["", f"![The curves of {which.name}](images/reproduction/{which.name}.png)"]
     return "\n".join(lines) + "\n"
+
+
+def _table(which: Experiment, folder: Path, size: str) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of an experiment's main table."""
+    if which.form == "speed-up":
+        return speed_up.table(speed_up.speed_ups(which, folder, size))
+    found, at = rows(which, folder, size), which.at(size)
+    shows_published = any(any(row.published) for row in found)
+    head = ["setting", "method", *(f"{label(which.metric)} after {point} {which.unit}" for point in at)]
+    head += [*map(label, which.also), *([f"published, {point}" for point in at] if shows_published else []), "tried"]
+    table = []
+    for row in found:
+        published = row.published if shows_published else []
+        table.append([row.setting, row.name, *row.ours, *row.also, *published, row.tried])
+    return head, table
 
 
 def _table_head(head: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from tests.reproduction.command import run
 NAMES = list(experiments())
 KNOWN = {
     "title", "paper", "asks", "why", "legend", "metric", "higher_is_better", "percent", "axis", "at", "also", "claims",
-    "published", "curve_seeds", "run", "task", "tuning", "settings", "methods", "quick", "tiny",
+    "published", "curve_seeds", "form", "claimed", "run", "task", "tuning", "settings", "methods", "quick", "tiny",
 }  # fmt: skip
 """What a preset may say."""
 OF_A_METHOD = {"algorithm", "only", "run", "task", "rates", "falling", "published"}
@@ -35,14 +35,17 @@ def test_presets_resolve(name, size):
     assert len({cell.path(Path()) for cell in cells}) == len(cells)
     exchanges = {entry.name: entry.exchanges for entry in catalogue()}
     for cell in cells:
-        ends = cell.settings.rounds * (exchanges[cell.settings.algorithm] if which.axis == "exchanges" else 1)
+        each = {"round": 1, "exchanges": exchanges[cell.settings.algorithm], "step": cell.settings.local_steps}
+        ends = cell.settings.rounds * each[which.axis]
         assert ends >= which.at(size)[-1], f"{cell.setting}/{cell.method} ends before the last column"
     there = {(cell.setting, cell.method) for cell in cells}
     for entry in which.preset.get("published", []):
         assert (entry["setting"], entry["method"]) in there
         assert len(entry["values"]) == len(which.at())
         assert set(entry.get("also", {})) <= set(which.also)
-    for claim in which.preset["claims"]:
+    assert set(which.preset) & {"claims", "claimed"} == {"claimed" if which.form == "speed-up" else "claims"}
+    assert set(which.preset.get("claimed", {})) == ({cell.method for cell in cells} if which.form == "speed-up" else set())
+    for claim in which.preset.get("claims", []):
         settings = claim.get("settings", list(which.preset["settings"]))
         both = [s for s in settings if {(s, claim["better"]), (s, claim["worse"])} <= there]
         assert both, claim
