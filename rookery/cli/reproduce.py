@@ -15,6 +15,8 @@ from rookery.report.tables import label
 from rookery.reproduction.compute import Result, compute_all, missing_data, save, stored
 from rookery.reproduction.experiment import Cell, Experiment, experiment, experiments
 from rookery.reproduction.page import core_minutes, draw, expected_minutes, write_docs
+from rookery.reproduction.speed_up import speed_ups
+from rookery.reproduction.speed_up import table as speed_up_table
 from rookery.reproduction.verdicts import rows, verdicts
 
 
@@ -137,6 +139,13 @@ def _compute(chosen: Sequence[Experiment], size: str, only: Sequence[str], again
 def _show(which: Experiment, out: Path, size: str) -> None:
     """Our numbers with the published ones below each, and what became of the paper's claims."""
     smaller = "" if size == "full" else " (a smaller version)"
+    if which.form == "speed-up":
+        head, found = speed_up_table(speed_ups(which, out, size))
+        table = Table(*head, title=f"{which.name}: {which.title}{smaller}", caption=which.legend)
+        for cells in found:
+            table.add_row(*cells)
+        Console().print(table)
+        return
     lines = rows(which, out, size)
     caption = "Below each number the published one." if any(any(row.published) for row in lines) else None
     table = Table(title=f"{which.name}: {which.title}{smaller}", caption=caption)

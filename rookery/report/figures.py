@@ -6,6 +6,7 @@ Matplotlib is imported when the first figure is drawn: it takes a fifth of the t
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,6 +146,52 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
         figure.legend(
             handles.values(), handles, loc="outside lower center", ncols=max(1, min(len(handles), int(size[0] / 1.5)))
         )
+        figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.03)
+        plt.close(figure)
+
+
+@dataclass(frozen=True)
+class Power:
+    """Points (x, y), a power law y = factor · x^power that was fitted, and the power that was claimed."""
+
+    reached: Mapping[int, float]
+    missed: Mapping[int, float]
+    """Points of which only a lower bound is known."""
+    fitted: Sequence[int]
+    """The x of the fit."""
+    factor: float
+    power: float
+    """NaN if nothing was fitted."""
+    claimed: float
+
+
+def plot_powers(panels: Mapping[str, Power], across: str, up: str, path: str | os.PathLike[str]) -> None:
+    """A panel for each method, on logarithmic scales: the points, the fitted line, the claimed slope as a dashed guide."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    plt = _pyplot()
+    with plt.rc_context(_STYLE):
+        size = (2.6 * max(1, len(panels)), 2.8)
+        figure, axes = plt.subplots(
+            1, max(1, len(panels)), figsize=size, sharey=True, squeeze=False, layout="constrained"
+        )
+        for number, (axis, (title, each)) in enumerate(zip(axes[0], panels.items(), strict=False)):
+            color, _ = line_style(number)
+            axis.set_title(title)
+            axis.plot(list(each.reached), list(each.reached.values()), "o", color=color, markersize=4)
+            axis.plot(list(each.missed), list(each.missed.values()), "^", color=color, markersize=5, fillstyle="none")
+            if np.isfinite(each.power):
+                x = np.array([min(each.fitted), max(each.fitted)], float)
+                axis.plot(x, each.factor * x**each.power, color=color, linewidth=1.2)
+                begin = each.factor * x[0] ** each.power
+                axis.plot(x, begin * (x / x[0]) ** each.claimed, color="#666666", linestyle=(0, (4, 3)), linewidth=1)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log", base=2)
+            for scale in (axis.xaxis, axis.yaxis):
+                scale.set_major_formatter(FuncFormatter(_plain))
+                scale.set_minor_formatter(NullFormatter())
+            axis.set_xlabel(across)
+        axes[0, 0].set_ylabel(up)
         figure.savefig(path, dpi=130, bbox_inches="tight", pad_inches=0.03)
         plt.close(figure)
 
