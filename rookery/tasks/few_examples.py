@@ -18,7 +18,7 @@ from rookery.problem.clients import Clients, Split
 from rookery.problem.problems import Bilevel
 from rookery.problem.validation import check_count
 from rookery.tasks.draws import Class, Cut, Draw, Drawn, own_classes, own_way
-from rookery.tasks.heads import Heads, NewTasks, Normalised, Queries, Support, Tasks
+from rookery.tasks.heads import Heads, NewTasks, Normalised, Queries, Support, Tasks, nearest_mean_error
 from rookery.tasks.inputs import Scaling
 from rookery.tasks.learned import Exhibit, Learned, picture
 from rookery.tasks.rivals import Contest, Effort, Result, Rival, Training, hold
@@ -42,6 +42,7 @@ def few_shot(
     test_tasks: int = 40,
     filters: int = 64,
     layers: int = 4,
+    strided: bool = False,
     rc: float = 0.01,
     steps: int = 100,
     model: Any = None,
@@ -63,8 +64,9 @@ def few_shot(
 
     On data of one's own (``alphabets`` None) a class is a class, as it stands: three fifths of the classes are for training,
     a fifth each for validation and test, ``way`` is 5 or as many as those have, and clients hold their own examples of the
-    training classes, or share them out. x is ``model``, with normalised outputs (by default a
-    hidden layer); None takes the convolutional network, which costs many times as much.
+    training classes, or share them out. x is ``model`` (by default a hidden layer); None takes the convolutional network,
+    which costs many times as much; ``strided=True`` gives it strides in the place of pooling. Features are centred and
+    have the norm 1: what another norm would do, ``rc`` does.
 
     "accuracy" (test) and "validation_error" are those of ``test_tasks`` new tasks each, from classes nobody trains on,
     with a head that makes ``steps`` gradient steps on the support examples (:func:`adapted`); "own_accuracy" is that of
@@ -96,7 +98,7 @@ def few_shot(
     mine = Tasks.of(drawn.own.inputs, shot)
     scaling = Scaling(*_moments(data.images)) if isinstance(data, Omniglot) else Scaling(data.mean, data.deviation)
     loss = Queries(scaling)
-    x0 = _representation(model, mine.support.shape[2:], filters, layers, jax.random.key(seed))
+    x0 = Normalised(_network(model, mine.support.shape[2:], filters, layers, strided, jax.random.key(seed)))
     features = jax.eval_shape(lambda: loss.features(x0, mine.support[0])).shape[1]
     held = NewTasks(loss, test, validation, mine, way, rc, steps)
 
@@ -116,13 +118,13 @@ def few_shot(
     )
 
 
-def _representation(model: Any, shape: tuple[int, ...], filters: int, layers: int, key: Array) -> Any:
+def _network(model: Any, shape: tuple[int, ...], filters: int, layers: int, strided: bool, key: Array) -> Any:
     """The network that makes features: ``model``; else convolutions of images, a hidden layer for rows of a table."""
     if model is None and len(shape) == 1:
         model = "mlp"
     if model is not None:
-        return Normalised(make_model(model, shape, filters, key))
-    return ConvFeatures(1 if len(shape) == 2 else shape[2], filters, layers, key)
+        return make_model(model, shape, filters, key)
+    return ConvFeatures(1 if len(shape) == 2 else shape[2], filters, layers, key, strided=strided)
 
 
 def _shown(held: NewTasks, x: Any, shot: int) -> list[Exhibit]:
@@ -212,10 +214,7 @@ class _Simple(Contest):
         def error(tasks: Tasks) -> Array:
             def one(task: Tasks) -> Array:
                 support, query = (part.reshape(len(part), -1).astype(float) for part in (task.support, task.query))
-                hot = jax.nn.one_hot(task.support_labels, self.held.way)
-                means = hot.T @ support / jnp.sum(hot, 0)[:, None]
-                distance = jnp.sum((query[:, None] - means) ** 2, -1)
-                return jnp.mean(jnp.argmin(distance, 1) != task.query_labels)
+                return nearest_mean_error(support, task.support_labels, query, task.query_labels, self.held.way)
 
             return jnp.mean(jax.lax.map(one, tasks))
 
@@ -372,6 +371,7 @@ FEW_SHOT = Recipe(
         "accuracy": "The share that is right of new examples of test classes, told apart by a few examples of each.",
         "loss": "The mean cross-entropy on these examples.",
         "validation_error": "The share that is wrong, of classes that are kept for validation.",
+        "nearest_mean_error": "The same if no head is learned: the class with the nearest mean of features is said.",
         "own_accuracy": "The share that is right of the clients' own new examples, by their own heads.",
     },
 )  # fmt: skip

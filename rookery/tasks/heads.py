@@ -57,7 +57,11 @@ class Support(Queries):
 
 
 class Normalised(eqx.Module):
-    """A network whose outputs are features of mean 0 and mean square 1/number, so that a head's curvature is about 1."""
+    """A network whose outputs are features of mean 0 and norm 1, so that a head's curvature is about 1 at most.
+
+    Were the norm free, training would let it grow, and the curvature with it, which bounds the steps of the heads. Another
+    norm would only be another penalty of the heads.
+    """
 
     network: Any
 
@@ -92,7 +96,8 @@ class Tasks(NamedTuple):
 class NewTasks(eqx.Module):
     """Accuracies: of heads learned on new tasks with characters nobody trains on, and of the clients' own heads.
 
-    "accuracy" and "loss" are those of test tasks, "validation_error" that of validation tasks.
+    "accuracy" and "loss" are those of test tasks, "validation_error" that of validation tasks; "nearest_mean_error" is
+    the error on these if no head is learned: a query example goes to the class with the nearest mean of the features.
     """
 
     upper: Queries
@@ -120,19 +125,35 @@ class NewTasks(eqx.Module):
         def new(task: Tasks) -> tuple[Array, Array]:
             return judged(self.logits(x, task), task.query_labels)
 
+        def both(task: Tasks) -> tuple[Array, Array]:
+            support, query = self.upper.features(x, task.support), self.upper.features(x, task.query)
+            right, _ = judged(self._logits(support, task, query), task.query_labels)
+            return right, nearest_mean_error(support, task.support_labels, query, task.query_labels, self.way)
+
         accuracy, loss = jax.lax.map(new, self.test)
-        validation, _ = jax.lax.map(new, self.validation)
+        validation, nearest = jax.lax.map(both, self.validation)
         return {
             "accuracy": jnp.mean(accuracy),
             "loss": jnp.mean(loss),
             "validation_error": 1 - jnp.mean(validation),
+            "nearest_mean_error": jnp.mean(nearest),
         }
 
     def logits(self, x: Any, task: Tasks) -> Array:
         """Of a task's query examples, by a head that was learned from its support examples."""
-        features = self.upper.features(x, task.support)
-        weight, bias = adapted(features, task.support_labels, self.way, self.rc, self.steps)
-        return self.upper.features(x, task.query) @ weight + bias
+        return self._logits(self.upper.features(x, task.support), task, self.upper.features(x, task.query))
+
+    def _logits(self, support: Array, task: Tasks, query: Array) -> Array:
+        weight, bias = adapted(support, task.support_labels, self.way, self.rc, self.steps)
+        return query @ weight + bias
+
+
+def nearest_mean_error(support: Array, labels: Array, query: Array, answers: Array, way: int) -> Array:
+    """The error if each query goes to the class whose support has the nearest mean, in the Euclidean distance."""
+    hot = jax.nn.one_hot(labels, way, dtype=support.dtype)
+    means = hot.T @ support / jnp.sum(hot, 0)[:, None]
+    distance = jnp.sum((query[:, None] - means) ** 2, -1)
+    return jnp.mean(jnp.argmin(distance, 1) != answers)
 
 
 def judged(logits: Array, labels: Array) -> tuple[Array, Array]:

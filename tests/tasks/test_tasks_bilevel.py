@@ -15,7 +15,7 @@ from rookery.datasets import Dataset, Omniglot, digits, load, load_omniglot
 from rookery.models.layers import MLP, ConvFeatures
 from rookery.tasks.cleaning import DATA_CLEANING, DATA_CLEANING_ONE_CLASS, data_cleaning
 from rookery.tasks.few_examples import FEW_SHOT, few_shot
-from rookery.tasks.heads import Heads, adapted
+from rookery.tasks.heads import Heads, adapted, nearest_mean_error
 from rookery.tasks.imbalance import LOSS_TUNING, class_weights, loss_tuning
 from rookery.tasks.representation import HYPER_REPRESENTATION, hyper_representation
 
@@ -293,11 +293,12 @@ def convolved(image, conv):
     for i in range(height):
         for j in range(width):
             out[i, j] = np.tensordot(padded[i : i + 3, j : j + 3], kernel, 3) + np.asarray(conv.bias)
-    return out
+    return out[:: conv.stride, :: conv.stride]
 
 
-def test_convolutional_features():
-    x = near(ConvFeatures(1, 3, 3, jax.random.key(0)))
+@pytest.mark.parametrize("strided", [False, True])
+def test_convolutional_features(strided):
+    x = near(ConvFeatures(1, 3, 3, jax.random.key(0), strided=strided))
     images = np.random.default_rng(0).standard_normal((2, 5, 5, 1))
     expected = []
     for image in images:
@@ -306,10 +307,28 @@ def test_convolutional_features():
             image = (image - image.mean()) / np.sqrt(image.var() + 1e-5)
             image = np.maximum(image * np.asarray(scale) + np.asarray(shift), 0)
             half = image.shape[0] // 2
-            if half:
+            if half and not strided:
                 image = image[: 2 * half, : 2 * half].reshape(half, 2, half, 2, 3).max((1, 3))
-        expected.append(image.ravel() / np.sqrt(image.size))
+        expected.append(image.ravel())
     np.testing.assert_allclose(x(jnp.asarray(images)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", [None, "mlp:6"])
+def test_features_are_centred_and_have_the_norm_1(model):
+    """However far training has moved the network."""
+    task = few_shot(digits(), clients=4, model=model, **SMALL_FEW_SHOT)
+    batch = task.clients.lower.take(0, jnp.arange(6))
+    features = np.asarray(task.problem.upper.features(near(task.x0), batch["input"]))
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, rtol=1e-3)
+    np.testing.assert_allclose(features.mean(1), 0, atol=1e-6)
+
+
+def test_nearest_means_by_hand():
+    """The means are (1, 0) and (4, 4); of the queries the second is nearer to the wrong one, the third a tie's first."""
+    support = jnp.array([[0.0, 0.0], [4.0, 4.0], [2.0, 0.0]])
+    query = jnp.array([[1.0, 1.0], [1.0, 2.0], [2.5, 2.0], [9.0, 9.0]])
+    error = nearest_mean_error(support, jnp.array([0, 1, 0]), query, jnp.array([0, 1, 0, 1]), 2)
+    assert float(error) == 1 / 4
 
 
 def test_few_shot_losses():
@@ -365,6 +384,13 @@ def test_few_shot_metrics():
         weight, bias = adapted(task.problem.upper.features(x, support), labels, 5, 0.01, 100)
         tested.append(np.asarray((task.problem.upper.features(x, query) @ weight + bias).argmax(1) == answers).mean())
     np.testing.assert_allclose(metrics["accuracy"], np.mean(tested))
+    wrong = []
+    for support, labels, query, answers in zip(*task.evaluate.validation, strict=True):
+        features, asked = (np.asarray(task.problem.upper.features(x, images)) for images in (support, query))
+        means = np.stack([features[np.asarray(labels) == label].mean(0) for label in range(5)])
+        said = [np.argmin([np.linalg.norm(each - mean) for mean in means]) for each in asked]
+        wrong.append(np.mean(said != np.asarray(answers)))
+    np.testing.assert_allclose(metrics["nearest_mean_error"], np.mean(wrong), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
