@@ -166,10 +166,17 @@ def _halved(batch: Array) -> Array:
     return reduce(jnp.maximum, (rows[:, :, j : j + width : 2] for j in range(3)))
 
 
-def _find(file: str) -> Path:
+def weights_file(file: str = "") -> Path | None:
+    """Where the numbers are: ``file``, by default $ROOKERY_DATA/resnet18.safetensors; None if they are not there."""
     folder = os.environ.get("ROOKERY_DATA")
     path = Path(file or Path(folder or "") / FILE).expanduser()
-    if path.is_file() and (file or folder):
+    return path if path.is_file() and (file or folder) else None
+
+
+def _find(file: str) -> Path:
+    path = weights_file(file)
+    if path is not None:
         return path
-    where = path if file or folder else f"$ROOKERY_DATA/{FILE}, and ROOKERY_DATA is not set"
+    folder = os.environ.get("ROOKERY_DATA")
+    where = file or (Path(folder) / FILE if folder else f"$ROOKERY_DATA/{FILE}, and ROOKERY_DATA is not set")
     raise ValueError(f"model resnet18: there is no {where}; with torchvision it is made by: {_MAKE}")

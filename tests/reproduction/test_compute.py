@@ -131,6 +131,19 @@ def test_all_leaves_out_what_a_user_must_provide_and_says_so(tiny, monkeypatch):
     assert set(asked) == {"T1", "T2"}
 
 
+def test_what_must_be_provided_and_is_not_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOKERY_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    photographs = EXPERIMENTS["E9-tiny"].cells()
+    assert missing_data(EXPERIMENTS["E8"].cells()) == ["mini-imagenet"]
+    assert missing_data(photographs) == ["resnet18.safetensors", "tiny-imagenet"]
+    (tmp_path / "tiny-imagenet" / "tiny-imagenet-200").mkdir(parents=True)
+    assert missing_data(photographs) == ["resnet18.safetensors"], "the data alone are not enough"
+    (tmp_path / "resnet18.safetensors").touch()
+    assert missing_data(photographs) == []
+    assert missing_data(EXPERIMENTS["E9-tiny"].cells("tiny")) == missing_data(EXPERIMENTS["E9"].cells()) == []
+
+
 @pytest.mark.slow
 def test_cells_at_once_have_a_core_each_and_one_that_fails_does_not_stop_the_others(tiny, monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "1")  # as the tests have it

@@ -28,6 +28,17 @@ def test_an_experiment_without_results_says_how_to_get_them(tiny):
     )
 
 
+def test_an_experiment_says_what_must_be_provided(tmp_path):
+    text = markdown(tmp_path)
+    assert (
+        "Not computed here, since mini-imagenet must be put into $ROOKERY_DATA by hand; then `rookery reproduce E8`."
+        in text
+    )
+    needs = "resnet18.safetensors and tiny-imagenet must be"
+    assert f"Not computed here, since {needs} put into $ROOKERY_DATA by hand; then `rookery reproduce E9-tiny`." in text
+    assert f"not computed: {needs} provided |" in text
+
+
 def test_the_page_tells_what_is_asked_what_was_found_and_why(results, tiny):
     text = markdown(results)
     assert "2 of 3 cells" in text
