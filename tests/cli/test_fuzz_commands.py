@@ -40,7 +40,7 @@ LINES = (
     "sweep fair-classification --random eta_x=0.001..1 --trials 3 --seeds 2",
     "report one two --out page.html --title Two",
     "reproduce E1 --only iid/MeFBO --quick --lanes 2 --jobs 1 --out results",
-    "reproduce E1 --again --tune",
+    "reproduce E1 --again",
     "list tasks --json",
     "list datasets",
     "demo --rounds 3 --seeds 2 --out demo",
@@ -119,7 +119,6 @@ def somewhere(tmp_path, monkeypatch):
         monkeypatch.setattr(f"rookery.cli.{name}", did_nothing)
     for command in (run, resume):
         monkeypatch.setattr(command, "finish", lambda folder, work, as_json: work())
-    monkeypatch.setattr("rookery.cli.reproduce.tune", lambda *_: {})
     for where in ("rates", "tune"):
         monkeypatch.setattr(f"rookery.cli.{where}.find_rates", found_nothing)
     monkeypatch.setattr(
