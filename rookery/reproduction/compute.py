@@ -65,7 +65,7 @@ class Result(TypedDict):
     seconds: float
     """Of the runs; the search has its own."""
     rounds_seconds: NotRequired[float | None]
-    """Of the rounds alone, of all seeds side by side, without compilation and evaluations; None if there is one evaluation."""
+    """Of the rounds alone, of all seeds side by side, without compilation and evaluations; None if it was evaluated once."""
     settings: dict[str, Any]
     """With the rates that the runs had."""
     search: Searched | None
