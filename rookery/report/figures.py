@@ -162,6 +162,8 @@ class Power:
     factor: float
     power: float
     """NaN if nothing was fitted."""
+    told: str
+    """The power, with its interval."""
     claimed: float
 
 
@@ -182,9 +184,11 @@ def plot_powers(panels: Mapping[str, Power], across: str, up: str, path: str | o
             axis.plot(list(each.missed), list(each.missed.values()), "^", color=color, markersize=5, fillstyle="none")
             if np.isfinite(each.power):
                 x = np.array([min(each.fitted), max(each.fitted)], float)
-                axis.plot(x, each.factor * x**each.power, color=color, linewidth=1.2)
-                begin = each.factor * x[0] ** each.power
-                axis.plot(x, begin * (x / x[0]) ** each.claimed, color="#666666", linestyle=(0, (4, 3)), linewidth=1)
+                axis.plot(x, each.factor * x**each.power, color=color, linewidth=1.2, label=f"slope {each.told}")
+                guide = each.factor * x[0] ** each.power * (x / x[0]) ** each.claimed
+                dashed = {"color": "#666666", "linestyle": (0, (4, 3)), "linewidth": 1}
+                axis.plot(x, guide, **dashed, label=f"claimed: {each.claimed:g}")
+                axis.legend(loc="lower left")
             axis.set_xscale("log", base=2)
             axis.set_yscale("log", base=2)
             for scale in (axis.xaxis, axis.yaxis):

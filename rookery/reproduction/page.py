@@ -34,10 +34,11 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
   p < 0.05, is *reversed* if p > 0.95, and else is *not decided*. Where a seed diverged, a sign test takes its place.
 - **A speed-up** is a power of the number P of participants. The *rounds* of a P are the first at which the root mean
   square of the measure over seeds is at most ε, in the best of the P's horizons, each with rates of its own. ε is the
-  smallest that all P reach in half of the longest horizon, in 95 of 100 resamples of the seeds. The slope of log rounds
-  over log P is by least squares, without a P that never reaches ε (*>*) or needs less than twice the rounds without noise
-  (in parentheses); 95 of 100 resamples are in its interval. A claim *holds* if the interval includes the claimed power or
-  is steeper, there is *no speed-up* if it includes 0, and else it is *weaker than claimed*.
+  smallest that all P reach in half of the longest horizon, in 95 of 100 resamples of the seeds; a P that cannot halve the
+  measure has no say. The slope of log rounds over log P is by least squares, without a P that never reaches ε (*>*) or
+  needs less than twice the rounds without noise (in parentheses). Its interval is that of 95 of 100 resamples. A claim
+  *holds* if the interval includes the claimed power or is steeper, there is *no speed-up* if it includes 0, and else it
+  is *weaker than claimed*; with fewer than three P, or with 0 and the claim both in the interval, it is *not decided*.
 - **†** marks results that were computed with other settings than those of today, by this rule or before it.
 """
 
@@ -46,7 +47,7 @@ def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> Non
     """The stored curves as a figure, a panel for each setting; or the powers of P, a panel for each method."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if which.form == "speed-up":
-        powers = {each.title: each.power for each in speed_up.speed_ups(which, folder, size)}
+        powers = {each.method: each.power for each in speed_up.speed_ups(which, folder, size)}
         plot_powers(powers, "participants P", "rounds to ε", path)
         return
     panels: dict[str, dict[str, Curve]] = {}

@@ -79,16 +79,11 @@ class SpeedUp:
         return f"{self.slope:.2f}" + ("" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})")
 
     @property
-    def title(self) -> str:
-        """Of its panel in a figure."""
-        return f"{self.method}: slope {self.slope_text}, claimed {self.claimed:g}"
-
-    @property
     def power(self) -> Power:
         """As a figure shows it."""
         reached = {p: rounds for p, rounds in self.rounds.items() if np.isfinite(rounds)}
         missed = {p: float(self.longest[p]) for p in self.rounds if p not in reached}
-        return Power(reached, missed, self.fitted, float(np.exp(self.level)), self.slope, self.claimed)
+        return Power(reached, missed, self.fitted, float(np.exp(self.level)), self.slope, self.slope_text, self.claimed)
 
 
 @dataclass(frozen=True)
