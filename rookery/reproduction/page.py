@@ -75,7 +75,7 @@ def computed(folder: Path) -> dict[str, str]:
 
 
 def write_docs(folder: Path, page: Path) -> list[Path]:
-    """Writes ``docs/reproduction.md``, its figures, the minutes of the presets, and the leaderboard; returns all but figures."""
+    """Writes ``docs/reproduction.md``, the minutes of the presets, the leaderboard, all figures; returns all but these."""
     page.write_text(markdown(folder))
     write(MINUTES, minutes_json(folder).encode())
     for name, size in computed(folder).items():

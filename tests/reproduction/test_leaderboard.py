@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from rookery.reproduction.leaderboard import NAME, as_csv, best, equal, markdown
 from rookery.reproduction.reals import BOXES, COMPLEXITY, FREE, Reals, bilevel, counted
 from tests.reproduction.made_up import result
 
+ROOT = Path(__file__).parents[2]
+STORED = ROOT / "reproduction"
 BOARD = experiment(NAME)
 EXCHANGES = BOARD.at()[-1]
 SIZE = {"iid": 0, "shards": 3}
@@ -169,6 +172,11 @@ def test_while_nothing_is_computed_the_page_says_so(tmp_path):
     assert len(table.read_text().splitlines()) == 1
 
 
+def test_the_page_and_the_csv_are_those_of_the_stored_results():
+    assert (ROOT / "docs" / "leaderboard.md").read_text() == markdown(STORED), "run: rookery reproduce --write-docs"
+    assert (ROOT / "docs" / "leaderboard.csv").read_text() == as_csv(STORED), "run: rookery reproduce --write-docs"
+
+
 def test_what_is_missing_out_of_date_or_diverged(tmp_path):
     fill(tmp_path, but=("MeFBO",))
     cells = {cell.method: cell for cell in BOARD.cells() if cell.setting == "iid"}
@@ -207,8 +215,6 @@ def test_what_a_round_sends():
 
 def test_the_stored_results_made_the_exchanges():
     """Real runs count what was said beforehand."""
-    from tests.reproduction.test_evidence import STORED
-
     for path in (STORED / NAME).glob("*.json"):
         told = json.loads(path.read_text())
         a_round = counted(told["settings"]["run"]["algorithm"]).exchanges
