@@ -131,7 +131,8 @@ def test_no_result_is_stored_of_what_no_preset_has():
         for size in ("full", "quick")
         for cell in which.cells(size)
     }
-    assert not sorted(set(STORED.rglob("*.json")) - known)
+    there = {path for path in STORED.rglob("*.json") if path.parent.suffix != ".search"}  # which is under way
+    assert not sorted(there - known)
 
 
 def test_the_results_are_small():
