@@ -237,9 +237,11 @@ def _number(value: float) -> float | None:
 
 
 def stored(cell: Cell, folder: Path) -> Result | None:
-    """The cell's result, if there is one with the same settings."""
-    result = stored_before(cell, folder)
-    return result if result is not None and result["digest"] == cell.digest else None
+    """The cell's result, if there is one with the same settings, metric and columns."""
+    result, (metric, at) = stored_before(cell, folder), cell.columns
+    if result is None or result["digest"] != cell.digest or (metric and result["metric"] != metric):
+        return None
+    return result if {str(point) for point in at} <= set(result["values"]) else None
 
 
 def stored_before(cell: Cell, folder: Path) -> Result | None:

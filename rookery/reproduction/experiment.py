@@ -66,6 +66,8 @@ class Cell:
     """Without the rates that are searched for."""
     search: Search | None
     """None where all rates are given."""
+    columns: tuple[str, tuple[int, ...]] = ("", ())
+    """The metric of its table, and where it stands there."""
 
     @property
     def digest(self) -> str:
@@ -178,7 +180,7 @@ class Experiment:
         settings = resolve({**run, "algorithm": how.get("algorithm", method)}, task, rates)
         settings = dataclasses.replace(settings, rates=rates)  # none of the task's own
         search = None if how.get("published") else self._search(settings, smaller, tuple(how.get("falling", ())))
-        return Cell(self.name, setting, method, size, settings, search)
+        return Cell(self.name, setting, method, size, settings, search, (self.metric, tuple(self.at(size))))
 
     def _search(self, settings: Settings, smaller: Mapping[str, Any], falling: tuple[str, ...]) -> Search | None:
         """How the rates that are not given are found; None if there are none."""

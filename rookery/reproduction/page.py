@@ -8,11 +8,12 @@ import numpy as np
 
 from rookery.files import write
 from rookery.report.figures import Curve, plot_panels, plot_powers
+from rookery.report.markdown import table_head, table_row
 from rookery.report.tables import label
 from rookery.reproduction import leaderboard, speed_up
 from rookery.reproduction.compute import Result, by_hand, stored, stored_before
 from rookery.reproduction.experiment import BUDGET, GROWTH, PRESETS, SEED, Cell, Experiment, experiment, experiments
-from rookery.reproduction.verdicts import reached, rows, verdicts
+from rookery.reproduction.verdicts import Verdict, reached, rows, shown_size, verdicts
 
 MINUTES = PRESETS / "minutes.json"
 """How long each cell took, for those who compute it again."""
@@ -31,7 +32,8 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
 - **A published number is reached** if our mean is at least as good, give or take one standard error. The rivals' numbers
   count too.
 - **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over n seeds gives
-  p < 0.05, is *reversed* if p > 0.95, and else is *not decided*. Where a seed diverged, a sign test takes its place.
+  p < 0.05, is *reversed* if the opposite would hold, and else is *not decided*. Where a seed diverged, a sign test takes
+  its place.
 - **A speed-up** is a power of the number P of participants. The *rounds* of a P are the first at which the root mean
   square of the measure over seeds is at most ε, in the best of the P's horizons, each with rates of its own. ε is the
   smallest that all P reach in half of the longest horizon, in 95 of 100 resamples of the seeds; a P that cannot halve the
@@ -39,7 +41,8 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
   needs less than twice the rounds without noise (in parentheses). Its interval is that of 95 of 100 resamples. A claim
   *holds* if the interval includes the claimed power or is steeper, there is *no speed-up* if it includes 0, and else it
   is *weaker than claimed*; with fewer than three P, or with 0 and the claim both in the interval, it is *not decided*.
-- **†** marks results that were computed with other settings than those of today, by this rule or before it.
+- **†** marks results of other settings than those of today, most with rates found by hand, which legends and claims of
+  today may not describe. What rests on them is marked too.
 """
 
 
@@ -67,10 +70,7 @@ def draw(which: Experiment, folder: Path, path: Path, size: str = "full") -> Non
 
 def computed(folder: Path) -> dict[str, str]:
     """The experiments that have results, each with the size that is shown."""
-    sizes = {
-        which.name: next((size for size in ("full", "quick") if rows(which, folder, size)), None)
-        for which in experiments().values()
-    }
+    sizes = {which.name: shown_size(which, folder) for which in experiments().values()}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
@@ -143,7 +143,7 @@ def _provided(which: Experiment) -> str:
 
 def _overview(sizes: Mapping[str, str], folder: Path) -> str:
     """A line for each experiment: what the paper claims, what was found, and why."""
-    lines = _table_head(("experiment", "what the paper claims", "found here", "published numbers reached", "why"))
+    lines = table_head(("experiment", "what the paper claims", "found here", "published numbers reached", "why"))
     minutes, ruled, total = 0.0, 0, 0
     for which in experiments().values():
         total += len(which.cells())
@@ -152,9 +152,8 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         if size is None:
             needs = _provided(which)
             found = f"not computed: {needs} must be provided" if needs else "not computed"
-            lines.append(_table_row([link, which.asks, found, "", which.why]))
+            lines.append(table_row([link, which.asks, found, "", which.why]))
             continue
-        good, of = reached(which, folder, size)
         cells = which.cells(size)
         results = [r for cell in cells if (r := stored_before(cell, folder))]
         minutes += sum(map(core_minutes, results))
@@ -163,7 +162,9 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         found = _found(which, folder, size)
         if current < len(cells):
             found += f" ({current} of {len(cells)} cells by the one rule)"
-        lines.append(_table_row([link, which.asks, found, f"{good} of {of}" if of else "none published", which.why]))
+        lines.append(
+            table_row([link, which.asks, found, _reached(which, folder, size) or "none published", which.why])
+        )
     lines += [
         "",
         f"{ruled} of {total} cells are computed by the one rule. What is stored took {minutes / 120:.1f} hours on 2 cores; "
@@ -181,9 +182,13 @@ def _found(which: Experiment, folder: Path, size: str) -> str:
     """How many claims hold, are not decided, or are reversed, with n and the least certain p of each; or the slopes."""
     if which.form == "speed-up":
         return speed_up.found_text(speed_up.speed_ups(which, folder, size))
-    all_verdicts = verdicts(which, folder, size)
-    if not all_verdicts:
-        return "no claims"
+    every = verdicts(which, folder, size)
+    ages = {current: [each for each in every if each.current == current] for current in (True, False)}
+    parts = [("" if current else "† ") + _counted(these) for current, these in ages.items() if these]
+    return "; ".join(parts) or "no claims to compare"
+
+
+def _counted(all_verdicts: Sequence[Verdict]) -> str:
     parts = []
     for holds, told in (("yes", "hold"), ("not decided", "not decided"), ("reversed", "reversed")):
         these = [each for each in all_verdicts if each.holds == holds]
@@ -197,6 +202,12 @@ def _found(which: Experiment, folder: Path, size: str) -> str:
     return ", ".join(parts)
 
 
+def _reached(which: Experiment, folder: Path, size: str) -> str:
+    """How many published numbers are reached of how many, by results of today and by others."""
+    counts = {current: reached(which, folder, size, current) for current in (True, False)}
+    return "; ".join(("" if current else "† ") + f"{good} of {of}" for current, (good, of) in counts.items() if of)
+
+
 def _section(which: Experiment, folder: Path, size: str) -> str:
     """What is asked and found, the command, the table, its legend, the claims, the figure."""
     cells = which.cells(size)
@@ -206,8 +217,7 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
         f"*Claimed:* {which.asks}",
         f"*Found:* {_found(which, folder, size)}.",
     ]
-    good, of = reached(which, folder, size)
-    told += [f"{good} of {of} published numbers are reached."] if of else []
+    told += [f"Published numbers reached: {counts}."] if (counts := _reached(which, folder, size)) else []
     told += [which.why] if which.why else []
     command = f"rookery reproduce {which.name}" + ("" if size == "full" else " --quick")
     made = max(r["environment"]["date"] for r in results)[:10]
@@ -218,24 +228,24 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     lines = [
         f"## {which.name}: {which.title}\n\n{' '.join(told)}\n",
         f"`{command}`{'' if size == 'full' else ' (a smaller version)'}: {len(results)} of {len(cells)} cells, "
-        f"{seeds} seeds, {horizons} rounds, {minutes:.0f} minutes on 2 cores with all searches, {made}.\n",
+        f"{seeds} seeds, {horizons} rounds, {minutes:.0f} minutes on 2 cores with searches, {made}.\n",
     ]
     head, table = _table(which, folder, size)
-    lines += [*_table_head(head), *map(_table_row, table)]
+    lines += [*table_head(head), *map(table_row, table)]
     if which.legend:
         lines += ["", which.legend.strip()]
     checked = verdicts(which, folder, size)
     if checked:
-        lines += ["", *_table_head(["setting", "claim", "difference", "n", "p", "holds"])]
+        lines += ["", *table_head(["setting", "claim", "difference", "n", "p", "holds"])]
         lines += [
-            _table_row(
+            table_row(
                 [
                     v.setting,
                     f"{v.better} better than {v.worse}",
                     f"{v.difference:+.3g}",
                     str(v.seeds),
                     v.p_text,
-                    v.holds,
+                    v.holds + " †" * (not v.current),
                 ]
             )
             for v in checked
@@ -257,11 +267,3 @@ def _table(which: Experiment, folder: Path, size: str) -> tuple[list[str], list[
         published = row.published if shows_published else []
         table.append([row.setting, row.name, *row.ours, *row.also, *published, row.tried])
     return head, table
-
-
-def _table_head(head: Sequence[str]) -> list[str]:
-    return [_table_row(head), "|" + "---|" * len(head)]
-
-
-def _table_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -23,7 +23,7 @@ class Row:
     also: list[str]
     published: list[str]
     tried: str
-    """How many candidates the search compared on held-out data, or that the rates were given."""
+    """How many candidates the search compared on held-out data, that the rates are given, or were once found by hand."""
     diverged: str
     """How many of its seeds diverged, or nothing."""
     current: bool
@@ -50,13 +50,19 @@ def rows(which: Experiment, folder: Path, size: str = "full") -> list[Row]:
         lost, seeds = len(result["diverged"]), result["settings"]["run"]["seeds"]
         diverged = f"{lost} of {seeds} diverged" if lost else ""
         current = result["digest"] == cell.digest
-        found.append(Row(cell.setting, cell.method, ours, also, published, _tried(result), diverged, current))
+        found.append(Row(cell.setting, cell.method, ours, also, published, _tried(cell, result), diverged, current))
     return found
 
 
-def _tried(result: Result) -> str:
+def shown_size(which: Experiment, folder: Path) -> str | None:
+    """The size that the documentation shows: the full one unless only the quick one has results; None without any."""
+    return next((size for size in ("full", "quick") if rows(which, folder, size)), None)
+
+
+
+def _tried(cell: Cell, result: Result) -> str:
     searched = result.get("search")
-    return str(searched["trials"]) if searched else "given"
+    return str(searched["trials"]) if searched else "given" if cell.search is None else "by hand"
 
 
 def _cell_text(values: list[float | None], which: Experiment) -> str:
@@ -108,6 +114,8 @@ class Verdict:
     p: float
     seeds: int
     holds: Literal["yes", "not decided", "reversed"]
+    current: bool = True
+    """Whether both sides were computed with the settings of today."""
 
     @property
     def p_text(self) -> str:
@@ -120,7 +128,7 @@ def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdic
 
     Values are compared in the last column, or in the columns ``better_at`` and ``worse_at`` of the claim: a round is not the
     same for every method. A claim with ``steady`` compares ranges over the settings (for each seed, the largest value
-    minus the smallest); the smaller range is the better one. A result of today is not compared with one that is out of date.
+    minus the smallest); the smaller range is the better one. Results of today are not compared with others.
     """
     cells = which.cells(size)
     results = {(c.setting, c.method): stored_before(c, folder) for c in cells}
@@ -130,20 +138,22 @@ def verdicts(which: Experiment, folder: Path, size: str = "full") -> list[Verdic
     for claim in which.preset.get("claims", []):
         settings = claim.get("settings", list(which.preset["settings"]))
         if claim.get("steady"):
+            if len(ages := {current.get((setting, claim[side])) for setting in settings for side in _SIDES}) > 1:
+                continue
             ranges = [_range([results.get((setting, claim[side])) for setting in settings], last) for side in _SIDES]
             if all(len(each) for each in ranges):
                 lower = replace(which, preset={**which.preset, "higher_is_better": False})
-                found.append(judge(lower, "range over the settings", claim, *ranges))
+                found.append(replace(judge(lower, "range over the settings", claim, *ranges), current=ages == {True}))
             continue
         for setting in settings:
-            if len({current.get((setting, claim[side])) for side in _SIDES}) > 1:
+            if len(ages := {current.get((setting, claim[side])) for side in _SIDES}) > 1:
                 continue
             points = {side: str(claim.get(f"{side}_at", last)) for side in _SIDES}
             a, b = (_values(results.get((setting, claim[side])), points[side]) for side in _SIDES)
             if not len(a) or not len(b):
                 continue
             names = {side: claim[side] + (f" after {points[side]}" if f"{side}_at" in claim else "") for side in _SIDES}
-            found.append(judge(which, setting, names, a, b))
+            found.append(replace(judge(which, setting, names, a, b), current=ages == {True}))
     return found
 
 
@@ -162,37 +172,50 @@ def _range(results: Sequence[Result | None], point: str) -> np.ndarray:
 
 
 def judge(which: Experiment, setting: str, claim: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Verdict:
-    """The verdict on a claim, from the values of both methods for each seed. A seed that diverged counts as the worst."""
-    from scipy import stats  # which takes a third of the time in which the command starts
+    """The verdict on a claim, from the values of both methods for each seed: reversed if the opposite would hold.
 
+    A seed that diverged counts as the worst.
+    """
     sign = 1.0 if which.higher_is_better else -1.0
     common = min(len(a), len(b))  # a slow method may have only the first few seeds
-    a, b = a[:common], b[:common]
-    a, b = (np.where(np.isnan(v), -sign * np.inf, v) for v in (a, b))
-    if not np.isfinite(a).all() or not np.isfinite(b).all():
-        wins, losses = int((sign * (a - b) > 0).sum()), int((sign * (a - b) < 0).sum())
-        p = float(stats.binomtest(wins, wins + losses, alternative="greater").pvalue) if wins + losses else 1.0
-        difference = sign * (float("inf") if wins > losses else float("-inf"))
-    else:
-        gain = sign * (a - b)
-        difference = float(which.scale * (a - b).mean())
-        if len(gain) < 2:
-            p = float("nan")  # one seed decides nothing
-        elif np.ptp(gain) == 0:
-            p = 0.0 if gain.mean() > 0 else 1.0
-        else:
-            p = float(stats.ttest_1samp(gain, 0, alternative="greater").pvalue)
-    holds: Literal["yes", "not decided", "reversed"] = "yes" if p < 0.05 else "reversed" if p > 0.95 else "not decided"
-    return Verdict(setting, claim["better"], claim["worse"], difference, p, common, holds)
+    a, b = (np.where(np.isnan(v[:common]), -sign * np.inf, v[:common]) for v in (a, b))
+    difference, p, against = _tested(sign, a, b)
+    holds: Literal["yes", "not decided", "reversed"]
+    holds = "yes" if p < 0.05 else "reversed" if against < 0.05 else "not decided"
+    return Verdict(setting, claim["better"], claim["worse"], which.scale * difference, p, common, holds)
 
 
-def reached(which: Experiment, folder: Path, size: str = "full") -> tuple[int, int]:
-    """How many published numbers our mean reaches within one standard error, and how many there are to reach."""
+def _tested(sign: float, a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+    """The difference of the means, and p of a and of b being the better: NaN for one seed, which decides nothing."""
+    from scipy import stats  # which takes a third of the time in which the command starts
+
+    wins, losses = int((sign * a > sign * b).sum()), int((sign * b > sign * a).sum())
+    finite = bool(np.isfinite(a).all() and np.isfinite(b).all())
+    difference = float((a - b).mean()) if finite else sign * np.inf * (wins - losses) if wins != losses else 0.0
+    if len(a) < 2:
+        return difference, np.nan, np.nan
+    if wins + losses == 0:
+        return difference, 1.0, 1.0
+    if not finite:
+        p, against = (float(stats.binomtest(n, wins + losses, alternative="greater").pvalue) for n in (wins, losses))
+        return difference, p, against
+    gain = sign * (a - b)
+    p = float(stats.ttest_1samp(gain, 0, alternative="greater").pvalue) if np.ptp(gain) > 0 else float(losses > 0)
+    return difference, p, 1 - p
+
+
+def reached(which: Experiment, folder: Path, size: str = "full", current: bool = True) -> tuple[int, int]:
+    """How many published numbers our mean reaches within one standard error, and how many there are to reach.
+
+    By results of today, or by those that are out of date.
+    """
     sign = 1 if which.higher_is_better else -1
     good = of = 0
     for cell in which.cells(size):
         result = stored_before(cell, folder)
         if result is None or size != "full" or not {str(point) for point in which.at(size)} <= set(result["values"]):
+            continue
+        if (stored(cell, folder) is not None) != current:
             continue
         for entry in which.preset.get("published", []):
             if (entry["setting"], entry["method"]) != (cell.setting, cell.method):

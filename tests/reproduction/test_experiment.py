@@ -37,6 +37,10 @@ def test_presets_resolve(name, size):
     for cell in cells:
         each = {"round": 1, "exchanges": exchanges[cell.settings.algorithm], "step": cell.settings.local_steps}
         ends = cell.settings.rounds * each[which.axis]
+        first = min(cell.settings.every, cell.settings.rounds) * each[which.axis]
+        assert size == "tiny" or first <= which.at(size)[0], (
+            f"{cell.setting}/{cell.method}: the first column is the start"
+        )
         assert ends >= which.at(size)[-1], f"{cell.setting}/{cell.method} ends before the last column"
     there = {(cell.setting, cell.method) for cell in cells}
     for entry in which.preset.get("published", []):

@@ -62,8 +62,15 @@ def test_the_page_tells_what_is_asked_what_was_found_and_why(results, tiny):
     text = markdown(results)
     assert "*Found:* **1 not decided** (n = 3, p ≥ 0.12)." in text, "three seeds of three decide nothing by a sign test"
     assert "| 50 ± 1 | 60 ± 2 | 17 |" in text
-    assert "2 of 2 published numbers are reached." in text, "less is better"
+    assert "Published numbers reached: 2 of 2." in text, "less is better"
+    assert "†" not in text[text.index("## T1") :]
     assert "| iid | FedBiO better than FedBiO, wild | " in text
+    for each in which.cells():
+        save(each, {**result(which, each, [1.0, 1.0, 1.2]), "digest": "of another day"}, results)
+    text = markdown(results)
+    assert "*Found:* † **1 not decided** (n = 3, p ≥ 1)." in text
+    assert "Published numbers reached: † 2 of 2." in text
+    assert "| 1 | not decided † |" in text
 
 
 def test_the_command_writes_the_page_the_figures_and_the_minutes(results, tiny):

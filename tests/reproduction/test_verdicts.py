@@ -35,7 +35,25 @@ def test_verdicts(tiny):
     assert judge(experiment("T1"), "iid", claim, b, a).holds == "yes", "less is better there"
     gone = np.full(6, np.nan)
     assert judge(which, "iid", claim, np.full(6, 0.5), gone).holds == "yes"
+    assert judge(which, "iid", claim, gone, np.full(6, 0.5)).holds == "reversed"
     np.testing.assert_allclose(judge(which, "iid", claim, a, b).difference, 10.0, atol=0.5)
+
+
+def test_where_nothing_is_known_nothing_is_reversed(tiny):
+    which = percents(experiment("T1"))
+    claim = {"better": "a", "worse": "b"}
+    gone = np.full(6, np.nan)
+    for a, b in (
+        (gone[:1], np.full(1, 0.5)),  # one seed
+        (gone, gone),
+        (np.full(6, 0.5), np.full(6, 0.5)),
+        (gone[:3], np.full(3, 0.5)),  # three of three: p = 0.125, either way round
+        (np.full(3, 0.5), gone[:3]),
+    ):
+        assert judge(which, "iid", claim, a, b).holds == "not decided"
+    assert judge(which, "iid", claim, gone, gone).difference == 0
+    assert judge(which, "iid", claim, gone[:3], np.full(3, 0.5)).difference == -np.inf
+    assert judge(experiment("T1"), "iid", claim, gone[:3], np.full(3, 0.5)).difference == np.inf, "less is better there"
 
 
 def test_published_numbers_are_reached_within_a_standard_error(tiny):
@@ -49,6 +67,7 @@ def test_published_numbers_are_reached_within_a_standard_error(tiny):
         assert reached(which, tiny) == (expected, 2)
     less = replace(which, preset={**which.preset, "higher_is_better": False})
     assert reached(less, tiny) == (0, 2)
+    assert reached(which, tiny, current=False) == (0, 0), "none is out of date"
 
 
 def test_a_claim_may_compare_different_columns(tiny):
@@ -81,10 +100,14 @@ def test_a_claim_may_be_of_the_range_over_settings(tiny):
         ("iid", "FedBiO"): [0.5, 0.6, 0.5], ("again", "FedBiO"): [0.51, 0.58, 0.49],
         ("iid", "FedBiO, wild"): [0.9, 0.8, 0.9, 0.9], ("again", "FedBiO, wild"): [0.7, 0.61, 0.7, 0.1],
     }  # fmt: skip
-    keep(which, {key: {"10": each} for key, each in values.items()}, tiny)
+    keep(which, {key: {"5": [0.0] * len(each), "10": each} for key, each in values.items()}, tiny)
     first, second = verdicts(which, tiny)
     assert (first.setting, first.holds, second.holds) == ("range over the settings", "yes", "reversed")
+    assert first.current
     np.testing.assert_allclose(first.difference, 100 * (0.04 / 3 - 0.59 / 3), atol=1e-9)
+    cell = which.cells(only=["again/FedBiO"])[0]
+    save(cell, {**result(which, cell, [0.51, 0.58, 0.49]), "digest": "of another day"}, tiny)
+    assert verdicts(which, tiny) == [], "one of four is out of date"
 
 
 def test_what_is_out_of_date_is_marked_and_not_compared_with_what_is_not(tiny):
@@ -96,6 +119,13 @@ def test_what_is_out_of_date_is_marked_and_not_compared_with_what_is_not(tiny):
     assert verdicts(which, tiny) == []
     assert [row.name for row in rows(which, tiny)] == ["FedBiO †", "FedBiO, wild"]
     assert [row.tried for row in rows(which, tiny)] == ["17", "given"]
+    save(cell, {**result(which, cell, [1.0, 1.1, 1.2]), "digest": "of another day", "search": None}, tiny)
+    assert rows(which, tiny)[0].tried == "by hand"
+    other = which.cells(only=["iid/FedBiO, wild"])[0]
+    save(other, {**result(which, other, [2.0, 2.1, 2.3]), "digest": "of another day"}, tiny)
+    assert [each.current for each in verdicts(which, tiny)] == [False]
+    assert reached(percents(which), tiny) == (0, 0)
+    assert reached(percents(which), tiny, current=False) == (2, 2)
 
 
 def test_a_seed_that_diverged_is_the_worst_and_the_median_stands_in_its_row(tiny):
