@@ -149,7 +149,9 @@ class Experiment:
         return list(self.preset.get("also", []))
 
     def at(self, size: str = "full") -> list[int]:
-        """The columns: after how many rounds or exchanges."""
+        """The columns: after how many rounds or exchanges. A speed-up has none."""
+        if self.form == "speed-up":
+            return []
         return list(self.preset.get(size, {}).get("at", self.preset["at"]))
 
     def cells(self, size: str = "full", only: Sequence[str] = ()) -> list[Cell]:

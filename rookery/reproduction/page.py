@@ -34,13 +34,18 @@ Made by `rookery reproduce --write-docs` from the results stored in `reproductio
 - **A claim** says that one method does better than another. It *holds* if a paired one-sided t-test over n seeds gives
   p < 0.05, is *reversed* if the opposite would hold, and else is *not decided*. Where a seed diverged, a sign test takes
   its place.
-- **A speed-up** is a power of the number P of participants. The *rounds* of a P are the first at which the root mean
-  square of the measure over seeds is at most ε, in the best of the P's horizons, each with rates of its own. ε is the
-  smallest that all P reach in half of the longest horizon, in 95 of 100 resamples of the seeds; a P that cannot halve the
-  measure has no say. The slope of log rounds over log P is by least squares, without a P that never reaches ε (*>*) or
-  needs less than twice the rounds without noise (in parentheses). Its interval is that of 95 of 100 resamples. A claim
-  *holds* if the interval includes the claimed power or is steeper, there is *no speed-up* if it includes 0, and else it
-  is *weaker than claimed*; with fewer than three P, or with 0 and the claim both in the interval, it is *not decided*.
+- **A speed-up** is a power of the number P of participants. The *rounds* of a P are those after which the root mean
+  square of the measure over seeds first is at most ε, in the best of the P's horizons, each with rates of its own; between
+  two evaluations its logarithm is interpolated. ε is the smallest value that all P reach within half of the longest horizon
+  in 95 of 100 resamples of the seeds; a P that does not even halve the measure in that time is not asked. The slope is that
+  of log(rounds - rounds without noise) over log P, by least squares: no averaging saves the rounds that are needed without
+  noise, and with them in the sum a perfect 1/P would look weaker than it is. Left out are a P that never reaches ε (*>*)
+  and one that needs less than twice the rounds without noise (in parentheses); where the run without noise never reaches
+  ε, nothing is subtracted. The interval is the wider of two, both of 95 %: over resamples of the seeds, and by Student's t
+  from the residuals about the line, which have the luck of the searches in them. A claim *holds* if the interval includes
+  the claimed power or is steeper, there is *no speed-up shown* if it reaches 0 or above, and else the speed-up is *weaker
+  than claimed*. With fewer than three P, or with both 0 and the claim in the interval, it is *not decided*; and nothing is
+  said of a method until all of its cells are computed with today's settings.
 - **†** marks results of other settings than those of today, most with rates found by hand, which legends and claims of
   today may not describe. What rests on them is marked too.
 """
@@ -72,6 +77,12 @@ def computed(folder: Path) -> dict[str, str]:
     """The experiments that have results, each with the size that is shown."""
     sizes = {which.name: shown_size(which, folder) for which in experiments().values()}
     return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _results(which: Experiment, folder: Path, size: str) -> list[Result]:
+    """What is shown of an experiment: results of today's settings or of others, but of today's alone for a speed-up."""
+    find = stored if which.form == "speed-up" else stored_before
+    return [result for cell in which.cells(size) if (result := find(cell, folder)) is not None]
 
 
 def write_docs(folder: Path, page: Path) -> list[Path]:
@@ -162,9 +173,7 @@ def _overview(sizes: Mapping[str, str], folder: Path) -> str:
         found = _found(which, folder, size)
         if current < len(cells):
             found += f" ({current} of {len(cells)} cells by the one rule)"
-        lines.append(
-            table_row([link, which.asks, found, _reached(which, folder, size) or "none published", which.why])
-        )
+        lines.append(table_row([link, which.asks, found, _reached(which, folder, size) or "none published", which.why]))
     lines += [
         "",
         f"{ruled} of {total} cells are computed by the one rule. What is stored took {minutes / 120:.1f} hours on 2 cores; "
@@ -211,7 +220,7 @@ def _reached(which: Experiment, folder: Path, size: str) -> str:
 def _section(which: Experiment, folder: Path, size: str) -> str:
     """What is asked and found, the command, the table, its legend, the claims, the figure."""
     cells = which.cells(size)
-    results = [r for cell in cells if (r := stored_before(cell, folder)) is not None]
+    results = _results(which, folder, size)
     told = [
         f"{which.preset['paper']}.",
         f"*Claimed:* {which.asks}",
@@ -234,7 +243,7 @@ def _section(which: Experiment, folder: Path, size: str) -> str:
     lines += [*table_head(head), *map(table_row, table)]
     if which.legend:
         lines += ["", which.legend.strip()]
-    checked = verdicts(which, folder, size)
+    checked = [] if which.form == "speed-up" else verdicts(which, folder, size)
     if checked:
         lines += ["", *table_head(["setting", "claim", "difference", "n", "p", "holds"])]
         lines += [

@@ -55,9 +55,12 @@ def rows(which: Experiment, folder: Path, size: str = "full") -> list[Row]:
 
 
 def shown_size(which: Experiment, folder: Path) -> str | None:
-    """The size that the documentation shows: the full one unless only the quick one has results; None without any."""
-    return next((size for size in ("full", "quick") if rows(which, folder, size)), None)
+    """The size that the documentation shows: the full one unless only the quick one has results; None without any.
 
+    A speed-up is made of results of today's settings alone.
+    """
+    old = which.form != "speed-up"
+    return next((s for s in ("full", "quick") if any(row.current or old for row in rows(which, folder, s))), None)
 
 
 def _tried(cell: Cell, result: Result) -> str:

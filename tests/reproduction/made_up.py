@@ -16,7 +16,7 @@ def searched(plan, rates=None, seconds=120.0):
 def result(which, cell, values, diverged=(), seconds=60.0):
     """What a cell might have come to, with the same values in every column unless they are given by column."""
     columns = values if isinstance(values, dict) else {str(point): values for point in which.at(cell.size)}
-    last = columns.get(str(which.at(cell.size)[-1]))
+    last = columns.get(str(which.at(cell.size)[-1])) if which.at(cell.size) else None
     numbers = [0.0 if value is None else value for value in last or [0.0]]
     return {
         "experiment": cell.experiment, "setting": cell.setting, "method": cell.method, "size": cell.size,
