@@ -20,10 +20,13 @@ from rookery.solving.history import History
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#666666")
 """Colours that people with colour blindness can tell apart: Okabe and Ito, a dark grey for their yellow."""
 
+GREY = "#B5BAC0"
+"""Of what is not named, or not to stand out."""
+
 DASHES: tuple[tuple[float, ...], ...] = ((), (6, 3), (2, 2), (8, 3, 2, 3))
 """After eight runs the colours come again, with the next pattern of dashes."""
 
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -45,9 +48,10 @@ _STYLE: Any = {
     "ps.fonttype": 42,
     "svg.fonttype": "none",
 }
+"""Of all figures, for ``pyplot.rc_context``."""
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     """Matplotlib's ``pyplot``, for files only, so that it works without a screen."""
     import matplotlib
 
@@ -90,8 +94,8 @@ def plot_curves(
     percent = is_fraction(metric, runs.values())
     unit = 100.0 if percent else 1.0
     levels = {rival.name: float(over.mean[-1]) for rival in rivals if (over := rival.over(metric)) is not None}
-    plt = _pyplot()
-    with plt.rc_context(_STYLE):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         width = 3.4 * len(against)
         figure, axes = plt.subplots(
             1, len(against), figsize=(width, 2.75), sharey=True, squeeze=False, layout="constrained"
@@ -123,8 +127,8 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
-    plt = _pyplot()
-    with plt.rc_context(_STYLE):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         size = (3.2 * columns, 2.3 * rows + 0.5)
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
         for axis in axes.flat[len(panels) :]:
@@ -152,14 +156,13 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
 
 @dataclass(frozen=True)
 class Power:
-    """Points (x, y), a power law y = floor + factor · x^power that was fitted, and the power that was claimed."""
+    """Points (x, y), a power law y = factor · x^power that was fitted, and the power that was claimed."""
 
     reached: Mapping[int, float]
     missed: Mapping[int, float]
     """Points of which only a lower bound is known."""
     fitted: Sequence[int]
     """The x of the fit."""
-    floor: float
     factor: float
     power: float
     """NaN if nothing was fitted."""
@@ -169,11 +172,11 @@ class Power:
 
 
 def plot_powers(panels: Mapping[str, Power], across: str, up: str, path: str | os.PathLike[str]) -> None:
-    """A panel for each method, on logarithmic scales: the points, what was fitted, the claimed power dashed."""
+    """A panel for each method, on logarithmic scales: the points, the fitted line, the claimed slope as a dashed guide."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    plt = _pyplot()
-    with plt.rc_context(_STYLE):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         size = (2.6 * max(1, len(panels)), 2.8)
         figure, axes = plt.subplots(
             1, max(1, len(panels)), figsize=size, sharey=True, squeeze=False, layout="constrained"
@@ -184,17 +187,16 @@ def plot_powers(panels: Mapping[str, Power], across: str, up: str, path: str | o
             axis.plot(list(each.reached), list(each.reached.values()), "o", color=color, markersize=4)
             axis.plot(list(each.missed), list(each.missed.values()), "^", color=color, markersize=5, fillstyle="none")
             if np.isfinite(each.power):
-                x = np.geomspace(min(each.fitted), max(each.fitted), 50)
-                fitted = each.floor + each.factor * x**each.power
-                axis.plot(x, fitted, color=color, linewidth=1.2, label=f"slope {each.told}")
-                guide = each.floor + each.factor * x[0] ** each.power * (x / x[0]) ** each.claimed
+                x = np.array([min(each.fitted), max(each.fitted)], float)
+                axis.plot(x, each.factor * x**each.power, color=color, linewidth=1.2, label=f"slope {each.told}")
+                guide = each.factor * x[0] ** each.power * (x / x[0]) ** each.claimed
                 dashed = {"color": "#666666", "linestyle": (0, (4, 3)), "linewidth": 1}
                 axis.plot(x, guide, **dashed, label=f"claimed: {each.claimed:g}")
                 axis.legend(loc="lower left")
             axis.set_xscale("log", base=2)
             axis.set_yscale("log", base=2)
             for scale in (axis.xaxis, axis.yaxis):
-                scale.set_major_formatter(FuncFormatter(_plain))
+                scale.set_major_formatter(FuncFormatter(plain_number))
                 scale.set_minor_formatter(NullFormatter())
             axis.set_xlabel(across)
         axes[0, 0].set_ylabel(up)
@@ -236,8 +238,8 @@ def plot_picture(
         raise ValueError("bars must hold at least one value, got none")
     if highlight is not None and highlight not in bars:
         raise ValueError(f"highlight must be one of {', '.join(bars)}, got {highlight!r}")
-    plt = _pyplot()
-    with plt.rc_context(_STYLE):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         height = max(3.5, 0.13 * max(len(bars), len(beside or ())))
         figure = plt.figure(figsize=(8.6, height), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.12, wspace=0.06)
@@ -258,7 +260,7 @@ def plot_picture(
 def _row_of_bars(axis: "Axes", bars: Mapping[str, float], across: str, highlight: str | None) -> None:
     """Horizontal bars with their values at the end: names of any length can be read."""
     values = list(bars.values())
-    colors = [COLORS[0] if highlight in (None, name) else "#B5BAC0" for name in bars]
+    colors = [COLORS[0] if highlight in (None, name) else GREY for name in bars]
     drawn = axis.barh(range(len(bars)), values, color=colors, height=0.68)
     many = len(bars) > 12
     names = [name if len(name) <= 18 else "\n".join(textwrap.wrap(name, 18)) for name in bars]
@@ -324,7 +326,7 @@ def _draw(axis: "Axes", runs: Mapping[str, History], metric: str, cost: str, uni
         low, high = axis.get_xlim()
         if high < 100 * low:  # few powers of ten: say also 2 and 5
             axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.xaxis.set_major_formatter(FuncFormatter(_plain) if max(totals) < 1e5 else EngFormatter(sep=""))
+        axis.xaxis.set_major_formatter(FuncFormatter(plain_number) if max(totals) < 1e5 else EngFormatter(sep=""))
         axis.xaxis.set_minor_formatter(NullFormatter())
     elif max(totals) >= 1e4:
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -338,7 +340,8 @@ def _across(axis: "Axes", levels: Mapping[str, float], unit: float, taken: int) 
         axis.axhline(unit * level, color=color, linestyle=(0, (4, 3)), linewidth=1, label=name)
 
 
-def _plain(value: float, position: float) -> str:
+def plain_number(value: float, position: float) -> str:
+    """For the ticks of an axis: as few digits as it takes."""
     return f"{value:g}"
 
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rookery.report.figures import _STYLE, COLORS, _plain, _pyplot
-
-_GREY = "#B5BAC0"
+from rookery.report.figures import COLORS, GREY, STYLE, plain_number, pyplot
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ def plot_race(
 
     if len(named) > len(COLORS):
         raise ValueError(f"named must hold at most {len(COLORS)} methods, got {len(named)}")
-    plt = _pyplot()
-    with plt.rc_context(_STYLE):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         size = (3.0 * len(costs), 2.4 * len(rows) + 0.5)
         figure, axes = plt.subplots(
             len(rows), len(costs), figsize=size, sharey="row", sharex="col", squeeze=False, layout="constrained"
@@ -51,11 +49,11 @@ def plot_race(
                 for name in order:
                     where, mean = curves[name].costs[cost], curves[name].mean
                     drawn = (where > 0) & np.isfinite(mean)
-                    color, width = (COLORS[named.index(name)], 1.4) if name in named else (_GREY, 0.8)
+                    color, width = (COLORS[named.index(name)], 1.4) if name in named else (GREY, 0.8)
                     axis.plot(where[drawn], mean[drawn], color=color, linewidth=width, label=name)
                     axis.plot(where[drawn][-1:], mean[drawn][-1:], "o", color=color, markersize=3)
                 axis.set_xscale("log")
-                axis.xaxis.set_major_formatter(FuncFormatter(_plain))
+                axis.xaxis.set_major_formatter(FuncFormatter(plain_number))
                 axis.xaxis.set_minor_formatter(NullFormatter())
                 if axis in axes[-1]:
                     axis.set_xlabel(across)

@@ -28,7 +28,7 @@ COSTS = {
 }
 """What a curve can be drawn against, with its label."""
 
-_PARTS: dict[str, tuple[tuple[str, ...], float]] = {
+PARTS: dict[str, tuple[tuple[str, ...], float]] = {
     "megabytes": (("bytes_down", "bytes_up"), 1e-6),
     "megabytes_up": (("bytes_up",), 1e-6),
     "megabytes_down": (("bytes_down",), 1e-6),
@@ -120,14 +120,14 @@ def summary(history: History, metric: str) -> Summary:
 
 def has_cost(history: History, cost: str) -> bool:
     """Whether the history has the columns of a cost."""
-    return set(_PARTS.get(cost, ((cost,), 1.0))[0]) <= set(history.columns)
+    return set(PARTS.get(cost, ((cost,), 1.0))[0]) <= set(history.columns)
 
 
 def spent(history: History, cost: str) -> np.ndarray:
     """A cost (see ``COSTS``) up to each row: the mean over the lanes that still run; seconds are those of all lanes."""
     if cost not in COSTS:
         raise ValueError(f"a cost must be one of {', '.join(COSTS)}, got {cost!r}")
-    names, factor = _PARTS.get(cost, ((cost,), 1.0))
+    names, factor = PARTS.get(cost, ((cost,), 1.0))
     total = factor * sum(column(history, name) for name in names)
     return summarise(np.where(stopped(history), np.nan, total)).mean
 

@@ -8,21 +8,29 @@ from pathlib import Path
 
 import numpy as np
 
-from rookery.algorithms.registry import registry
 from rookery.catalogue import STATUSES, catalogue
+from rookery.experiment.settings import Settings
 from rookery.files import write
 from rookery.problem.oracles import UNITS
+from rookery.report.markdown import table_head, table_row
 from rookery.report.race import Race, plot_race
-from rookery.report.tables import COSTS
+from rookery.report.tables import COSTS, PARTS
 from rookery.reproduction.compute import Result, stored, stored_before
-from rookery.reproduction.experiment import BUDGET, GROWTH, SEED, Cell, Experiment, experiment, experiments
-from rookery.reproduction.reals import BOXES, COMPLEXITY, FREE, bilevel, counted
-from rookery.reproduction.verdicts import judge, rows
+from rookery.reproduction.experiment import SEED, Cell, Experiment, Search, experiment, experiments
+from rookery.reproduction.reals import COMPLEXITY, FREE, bilevel, box_of, counted
+from rookery.reproduction.verdicts import Verdict, judge, rows, shown_size
 
 NAME = "leaderboard"
 COMPARED = ("megabytes", "oracle_calls")
 """Costs at which accuracies are compared as well."""
 AGAINST = (*COMPARED, "seconds")
+CLEAR = 0.05
+"""One method is clearly before another if p is smaller."""
+_PARTS = {
+    **PARTS,
+    "gradients": (("grad_f", "grad_g", "server_grad_f"), 1.0),
+    "products": (("hvp", "jvp"), 1.0),
+}
 BEST = 8
 """Methods that the figure names: as many as there are colours."""
 
@@ -37,7 +45,7 @@ class Standing:
 
     @property
     def values(self) -> np.ndarray:
-        """The metric of each seed; NaN where it diverged."""
+        """The metric of each seed at :attr:`end`; NaN where it diverged."""
         return np.array(self.result["values"][str(self.which.at(self.cell.size)[-1])], float)
 
     @property
@@ -58,33 +66,37 @@ class Standing:
 
     @property
     def end(self) -> int:
-        """The point of the last column: the last one that its exchanges allow."""
-        return int(np.flatnonzero(self.exchanges <= self.which.at(self.cell.size)[-1])[-1])
+        """The point of its curve at which the stored values of the last column were taken.
+
+        That is the last one before any seed made more exchanges than the column says. Where exchanges are drawn, the curve
+        has only their mean over seeds: the point is then the one whose mean is that of the stored values.
+        """
+        limit = self.which.at(self.cell.size)[-1]
+        rounds, most = np.array(self.result["curve"]["round"], float), self._last("exchanges").max()
+        guess = int(np.flatnonzero(rounds * most <= limit * rounds[-1] * (1 + 1e-9))[-1])
+        alike = np.isclose(self.curve, self.values.mean(), rtol=1e-5, atol=0, equal_nan=True)  # stored with six digits
+        points = np.flatnonzero(alike & (self.exchanges <= limit))
+        return int(min(points, key=lambda point: abs(point - guess), default=guess))
 
     def cost(self, name: str) -> np.ndarray:
-        """A cost of a seed at the points of its curve; rounds cost the same, but for what is drawn."""
-        last, curve = self.result["last"], self.result["curve"]
+        """A cost, the mean over seeds, at the points of its curve: in proportion to the exchanges made by then."""
+        curve = self.result["curve"]
         if name == "seconds":
             seconds = self.result.get("rounds_seconds")
             seconds = np.nan if seconds is None else seconds / self.result["settings"]["run"]["seeds"]
             return np.array(curve["round"], float) / max(curve["round"][-1], 1) * seconds
-        parts, factor = {
-            "megabytes": (("bytes_down", "bytes_up"), 1e-6),
-            "oracle_calls": (UNITS, 1.0),
-            "gradients": (("grad_f", "grad_g", "server_grad_f"), 1.0),
-            "products": (("hvp", "jvp"), 1.0),
-        }.get(name, ((name,), 1.0))
-        total, made = (sum(np.sum(np.array(last[part], float)) for part in each) for each in (parts, ("exchanges",)))
+        parts, factor = _PARTS.get(name, ((name,), 1.0))
+        total, made = (sum(self._last(part).sum() for part in each) for each in (parts, ("exchanges",)))
         return self.exchanges * (factor * total / made if made else np.nan)
 
+    def _last(self, name: str) -> np.ndarray:
+        """A column of the last row of its history."""
+        return np.array(self.result["last"][name], float)
+
     def at(self, cost: str, amount: float) -> float:
-        """The metric when it has cost so much: on the line between two evaluations."""
-        return float(np.interp(amount, self.cost(cost), self.curve))
-
-
-def size_of(which: Experiment, folder: Path) -> str:
-    """The size that is shown: the full one unless only the quick one has results."""
-    return next((size for size in ("full", "quick") if rows(which, folder, size)), "full")
+        """The metric when it has cost so much, at most as at its end: on the line between two evaluations."""
+        there = slice(self.end + 1)
+        return float(np.interp(amount, self.cost(cost)[there], self.curve[there]))
 
 
 def standings(which: Experiment, folder: Path, size: str) -> dict[str, list[Standing]]:
@@ -119,7 +131,7 @@ def write_docs(folder: Path, docs: Path) -> list[Path]:
 def draw(folder: Path, path: Path) -> None:
     """The metric against each cost, a row of panels for each setting; nothing if there are no results."""
     which = experiment(NAME)
-    ranked = standings(which, folder, size_of(which, folder))
+    ranked = standings(which, folder, shown_size(which, folder) or "full")
     if not ranked:
         return
     races: dict[str, dict[str, Race]] = {
@@ -151,7 +163,7 @@ def as_csv(folder: Path) -> str:
     head = ["setting", "rank", "method", f"{which.metric}_mean", f"{which.metric}_deviation", "seeds", "diverged"]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*head, *numbers, *names, "tried", "current"])
-    for setting, each in standings(which, folder, size_of(which, folder)).items():
+    for setting, each in standings(which, folder, shown_size(which, folder) or "full").items():
         given = {cost: equal(each, cost) for cost in COMPARED}
         for rank, s in enumerate(each, 1):
             fine, searched = np.isfinite(s.values), s.result["search"]
@@ -172,7 +184,7 @@ def _plain(value: float) -> str:
 def markdown(folder: Path) -> str:
     """``docs/leaderboard.md``, from the stored results and the traced programs alone."""
     which = experiment(NAME)
-    size = size_of(which, folder)
+    size = shown_size(which, folder) or "full"
     ranked = standings(which, folder, size)
     parts = ["# Leaderboard", *_verdicts(which, ranked, folder, size), _rules(which, size)]
     for setting, each in ranked.items():
@@ -190,13 +202,15 @@ def _verdicts(which: Experiment, ranked: dict[str, list[Standing]], folder: Path
     lines = []
     for setting, each in ranked.items():
         first = each[0]
-        line = f"- **{setting}: {first.cell.method} is the most accurate** after {which.at(size)[-1]} exchanges"
+        of = "" if len(each) == len(which.preset["methods"]) else f" of the {len(each)} computed"
+        line = f"- **{setting}: {first.cell.method} is the most accurate{of}** after {which.at(size)[-1]} exchanges"
         line += f" ({_ours(first, folder, size)} %)"
         if len(each) > 1:
             sides = {"better": first.cell.method, "worse": each[1].cell.method}
             verdict = judge(which, setting, sides, first.values, each[1].values)
-            clear = "clearly" if verdict.holds == "yes" else "not clearly"
-            p = "" if np.isnan(verdict.p) else f", p = {verdict.p_text}"
+            both = two_sided(verdict)
+            clear = "clearly" if both < CLEAR else "not clearly"
+            p = "" if np.isnan(both) else f", p = {both:.2g}"
             line += f", {clear} before {each[1].cell.method} ({_ours(each[1], folder, size)} %{p})"
         for cost in COMPARED:
             given = equal(each, cost)
@@ -214,10 +228,14 @@ def _verdicts(which: Experiment, ranked: dict[str, list[Standing]], folder: Path
     return ["\n".join(lines), *([notes] if notes else [])]
 
 
+def two_sided(verdict: Verdict) -> float:
+    """The p of no difference, for two methods whose order was read off the same values; NaN for one seed."""
+    return float(np.minimum(1.0, 2 * verdict.p))
+
+
 def _rules(which: Experiment, size: str) -> str:
-    settings = which.cells(size)[0].settings
-    told = which.preset.get("tuning", {})
-    budget, growth, share = told.get("budget", BUDGET), told.get("growth", GROWTH), told.get("share", 1.0)
+    cell = which.cells(size)[0]
+    settings, search, limit = cell.settings, cell.search, which.at(size)[-1]
     steps = f"{settings.local_steps} local step{'s' * (settings.local_steps != 1)}"
     methods = len(which.preset["methods"])
     return f"""Made by `rookery reproduce --write-docs`; all numbers are in [{NAME}.csv]({NAME}.csv).
@@ -225,18 +243,30 @@ def _rules(which: Experiment, size: str) -> str:
 - **One task**: {settings.task} on {settings.dataset}, {settings.clients} clients of which {settings.participants} take
   part, batches of {settings.batch_size}, {steps}. *iid* deals images at random, *shards* gives a client two shards of the
   sorted images; the share {settings.options["validation"]:g} of a client's images validates.
-- **All {methods} algorithms** of the problem with one lower level for all clients, with their default options. Every one
-  makes the same number of exchanges. {which.legend}
-- **Equal tuning**: rates are found by the package's search ([how it works](tuning.md)) on held-out training data, with a
-  seed of its own ({SEED}). Each has {budget:g} runs' worth of rounds, and {growth:g} more where the best lies at an end of
-  what was tried; a run of the search makes {share:.0%} of the rounds.
-- **Costs** are those of one seed. Megabytes go both ways, of all participants together. A call is one gradient or one
-  Hessian- or Jacobian-vector product on one minibatch. Seconds are of the rounds alone, without compilation and
-  evaluation; seeds ran side by side, and share them.
-- **At equal costs**: as much is given to all as the method that learns x and needs least takes for all its exchanges; one
-  that stops before it has spent so much is shown as it ends.
-- **†** marks results of other settings than those of today. Where a seed diverged, the median stands, and it counts as
-  the worst."""
+- **All {methods} algorithms** of the problem with one lower level for all clients, with their default options, after at
+  most {limit} exchanges. {which.legend}
+{_tuning(settings, search)}
+- **Clearly before** means p < {CLEAR:g} in a paired t-test over seeds, or in a sign test where a seed diverged. The test is
+  two-sided, since the same seeds decide which method is first. It does not correct for the number of methods.
+- **Costs** are means over seeds, up to the evaluation that the last column shows, in proportion to the exchanges made by
+  then. Megabytes go both ways, of all participants together. A call is one gradient or one Hessian- or Jacobian-vector
+  product on one minibatch. Seconds are the wall time of the rounds divided by the number of seeds, which run side by side.
+  Compilation and evaluations are left out, but not what other jobs on the machine slowed down: they are a rough measure.
+- **At equal costs**: every method is given the same amount, namely the least that a method which learns x spends until its
+  last evaluation. A method that spends less than that is shown with its last accuracy.
+- **†** marks results of other settings than those of today. Where a seed diverged, the table shows the median over seeds, in
+  which a seed that diverged counts as the worst."""
+
+
+def _tuning(settings: Settings, search: Search | None) -> str:
+    if search is None:
+        return "- **Rates** are given; nothing is searched for."
+    share = search.settings.rounds / settings.rounds
+    length = "as many rounds as a run" if share == 1 else f"{share:.0%} of the rounds of a run"
+    budget, growth = search.budget, search.growth
+    return f"""- **Equal tuning**: rates are found by the package's search ([how it works](tuning.md)) on held-out training
+  data, with a seed of its own ({SEED}). Each method has {budget:g} runs' worth of rounds, and {growth:g} more where the best
+  rate is the largest or the smallest that was tried. A run of the search makes {length}."""
 
 
 def _ours(standing: Standing, folder: Path, size: str) -> str:
@@ -266,52 +296,51 @@ def _table(which: Experiment, ranked: Sequence[Standing], folder: Path, size: st
             + [f"{each:,.3g}" if each < 100 else f"{each:,.0f}" if np.isfinite(each) else "–" for each in costs]
             + [f"{each:.2f}" if np.isfinite(each) else "–" for each in at]
         )
-    return _lines(head, lines)
+    return "\n".join([*table_head(head), *map(table_row, lines)])
 
 
-def _lines(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
-
-
-_FIGURE = """Every line ends after the same number of exchanges. Named are the methods with the best mean rank over the
-settings; the others are grey, and a dot is where one ends."""
+_FIGURE = """Every line ends, with a dot, at the evaluation that the last column of the table shows. Named are the
+methods with the best mean rank over the settings; the others are grey."""
 
 
 def _reals() -> str:
-    lines, differ = [], []
+    lines, read, differ = [], [], []
     for name, kind in bilevel().items():
-        algorithm = kind()
-        ours, box = counted(name), BOXES[name](algorithm) if name in BOXES else None
-        needs = next(entry for entry in catalogue() if entry.name == name).second_derivatives
+        status, ours, box = kind.status, counted(name), box_of(name)
+        if box is not None and status == "P":
+            read.append(name)
         if box is not None and box != ours:
             differ.append(name)
+        needs = next(entry for entry in catalogue() if entry.name == name).second_derivatives
         printed = {True: "no", False: "yes", None: "–"}[FREE.get(name)]
-        line = [name, algorithm.status, str(box) if box else "–", str(ours)]
-        line += ["–" if box is None else "yes" if box == ours else "**no**", printed, "yes" if needs else "no"]
-        lines.append([*line, COMPLEXITY.get(name, "–")])
-    head = ["algorithm", "status", "box of the paper", "counted here", "alike", "second derivatives, printed"]
-    head += ["counted", "communication to reach ε, printed"]
-    boxes = sum(name in BOXES for name in registry)
+        line = [name, status, str(box or "–"), str(ours), "–" if box is None else "yes" if box == ours else "**no**"]
+        lines.append([*line, printed, "yes" if needs else "no", COMPLEXITY.get(name, "–")])
+    head = ["algorithm", "status", "box", "counted here", "alike", "second derivatives, printed", "counted"]
+    head += ["communication to reach ε, printed"]
     wrong = [n for n, free in FREE.items() if free == next(e for e in catalogue() if e.name == n).second_derivatives]
-    agrees = "what is counted" if not wrong else f"not what is counted for {', '.join(wrong)}"
+    agrees = "what is counted here" if not wrong else f"not what is counted here for {', '.join(wrong)}"
+    failed = [name for name in read if name in differ]
+    but = f"; {', '.join(failed)} does not" if len(failed) == 1 else f"; not so {', '.join(failed)}" if failed else ""
     status = ", ".join(f"**{letter}** {meaning}" for letter, meaning in STATUSES.items())
-    return f"""**{boxes - len(differ)} of {boxes} algorithms send what their paper's box says**; not so {", ".join(differ)}.
-What Table 1 of MeFBO's paper prints on second derivatives is {agrees}.
+    return f"""Of the {len(read)} algorithms whose box was read in the paper (status P),
+**{len(read) - len(failed)} send what it says**{but}. Table 1 of MeFBO's paper prints for {len(FREE)} algorithms whether
+they need second derivatives: that is {agrees}.
 
-No table of the papers prints how many numbers a round sends: they print orders (ASFBO, Table 1) or nothing. So what a
-round sends is taken from the boxes of the algorithms, and stands beside what is read from our traced programs: for a
-participant and a round, with default options, *x* and *y* the sizes of the variables, and the exchanges it takes. Where
-exchanges are drawn it is the mean. An algorithm without a box is a variant of another's, or is known
-without one; the box of one that is not of status P is as it is known, not as it was read.
+No table of the papers prints how many numbers a round sends: they print orders (ASFBO, Table 1) or nothing. So the column
+*box* has what an algorithm's box sends, and *counted here* what is read from our traced programs: for a participant and a
+round, with default options, *x* and *y* the sizes of the variables, then the number of exchanges. Where exchanges are
+drawn, it is the mean. Only a box of status P was read in the paper. The others are written down from general knowledge or
+from public code, as our programs are: that the two agree proves little. There is no box (–) for an algorithm that is
+defined here (status D), for a variant of another one, or where none is known.
 
-{_lines(head, lines)}
+{chr(10).join([*table_head(head), *map(table_row, lines)])}
 
 Why {len(differ)} differ: {_WHY}
 
 Status: {status}."""
 
 
-_WHY = """FedBiOAcc, Local-BSGVR and AdaFBiO send the averaged point again before the second exchange, since a newcomer
-needs all vectors before the first. FBO-AggITD is told to send about as much; its running vector starts at a drawn step,
-before which nothing of it is sent. CommFedBiO keeps its vector between rounds and sends it, and an entry that is sent has
-an index beside it."""
+_WHY = """in FedBiOAcc, Local-BSGVR and AdaFBiO the server sends all vectors at the start of a round, since a client that did
+not take part in the round before has none of them, and sends the averaged point again before the second exchange.
+CommFedBiO keeps its vector from round to round and therefore sends it once more, and it sends an index with every entry of
+a compressed vector."""

@@ -1,4 +1,4 @@
-"""What a round sends: the reals of the papers' algorithm boxes beside those that are counted in ours."""
+"""What a round sends: the reals of algorithm boxes beside those that are counted in ours."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -97,13 +97,12 @@ BOXES: dict[str, Callable[[Any], Sent]] = {
     "FedNest": _fednest,
     "LFedNest": lambda a: Sent(Reals(a.inner + 1, a.inner + 1), Reals(1, a.inner), a.inner + 1),
     "FedMBO": _fedmbo,
-    "FBO-AggITD": lambda a: Sent(Reals(1, 2 * a.inner), Reals(1, 2 * a.inner), a.inner + 1),
     "CommFedBiO": lambda a: Sent(Reals(1, 2 + a.products), Reals(1, 1 + a.products / 10), a.products + 2),
     "Local-BSGVR": _equal(2, 2, 2),
     "AdaFBiO": lambda _: Sent(Reals(3, 2, 1), Reals(2, 2), 2),
     "FedAvg": _equal(0, 1),
 }
-"""What the box of a paper's algorithm sends, with the algorithm's own options; of others there is no box of their own."""
+"""What the box of an algorithm sends, with its own options: read in the paper only where the status is P."""
 
 COMPLEXITY = {
     "SimFBO": "ε⁻¹", "ShroFBO": "ε⁻¹", "ASFBO": "ε⁻¹", "LA-ASFBO": "ε⁻¹", "FedBiOAcc": "ε⁻¹", "AdaFBiO": "ε⁻¹",
@@ -118,6 +117,11 @@ FREE = {"MeFBO": True, "FedNest": False, "FBO-AggITD": False, "FedBiO": False, "
 def bilevel() -> dict[str, type[Algorithm]]:
     """All algorithms of the problem with one lower level for all clients."""
     return {name: kind for name, kind in registry.items() if kind.solves == ("bilevel",)}
+
+
+def box_of(name: str) -> Sent | None:
+    """What its box sends with default options, if it has one."""
+    return BOXES[name](registry[name]()) if name in BOXES else None
 
 
 @cache
