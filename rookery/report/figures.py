@@ -156,13 +156,14 @@ def plot_panels(panels: Mapping[str, Mapping[str, Curve]], across: str, up: str,
 
 @dataclass(frozen=True)
 class Power:
-    """Points (x, y), a power law y = factor · x^power that was fitted, and the power that was claimed."""
+    """Points (x, y), a power law y = floor + factor · x^power that was fitted, and the power that was claimed."""
 
     reached: Mapping[int, float]
     missed: Mapping[int, float]
     """Points of which only a lower bound is known."""
     fitted: Sequence[int]
     """The x of the fit."""
+    floor: float
     factor: float
     power: float
     """NaN if nothing was fitted."""
@@ -172,7 +173,7 @@ class Power:
 
 
 def plot_powers(panels: Mapping[str, Power], across: str, up: str, path: str | os.PathLike[str]) -> None:
-    """A panel for each method, on logarithmic scales: the points, the fitted line, the claimed slope as a dashed guide."""
+    """A panel for each method, on logarithmic scales: the points, what was fitted, the claimed power dashed."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     plt = pyplot()
@@ -187,9 +188,10 @@ def plot_powers(panels: Mapping[str, Power], across: str, up: str, path: str | o
             axis.plot(list(each.reached), list(each.reached.values()), "o", color=color, markersize=4)
             axis.plot(list(each.missed), list(each.missed.values()), "^", color=color, markersize=5, fillstyle="none")
             if np.isfinite(each.power):
-                x = np.array([min(each.fitted), max(each.fitted)], float)
-                axis.plot(x, each.factor * x**each.power, color=color, linewidth=1.2, label=f"slope {each.told}")
-                guide = each.factor * x[0] ** each.power * (x / x[0]) ** each.claimed
+                x = np.geomspace(min(each.fitted), max(each.fitted), 50)
+                fitted = each.floor + each.factor * x**each.power
+                axis.plot(x, fitted, color=color, linewidth=1.2, label=f"slope {each.told}")
+                guide = each.floor + each.factor * x[0] ** each.power * (x / x[0]) ** each.claimed
                 dashed = {"color": "#666666", "linestyle": (0, (4, 3)), "linewidth": 1}
                 axis.plot(x, guide, **dashed, label=f"claimed: {each.claimed:g}")
                 axis.legend(loc="lower left")
