@@ -207,7 +207,8 @@ def _counted(all_verdicts: Sequence[Verdict]) -> str:
         n = f"n = {seeds[0]}" if len(seeds) == 1 else f"n = {seeds[0]} to {seeds[-1]}"
         ps = [each.p for each in these if not np.isnan(each.p)]
         p = f", p ≤ {max(ps):.2g}" if holds == "yes" else f", p ≥ {min(ps):.2g}" if ps else ""
-        parts.append(f"**{len(these)} {told}** ({n}{p})")
+        verb = "holds" if (holds, len(these)) == ("yes", 1) else told
+        parts.append(f"**{len(these)} {verb}** ({n}{p})")
     return ", ".join(parts)
 
 
