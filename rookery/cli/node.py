@@ -2,23 +2,21 @@
 
 import logging
 import os
-import platform
 import signal
 import threading
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 
 from rookery.aggregation.secure.identity import Identity
 from rookery.cli.options import Problem, RootCertificates, SuperLink
-from rookery.datasets.files import DataError, user_cache
 from rookery.devices import share
 from rookery.engines.flower.engine import is_loopback
 from rookery.engines.flower.launch.processes import require_flower
 from rookery.engines.flower.node import Node
 from rookery.engines.flower.wire.listing import partitions
+from rookery.experiment.compiled import keep_compiled
 from rookery.experiment.sites import open_site
 
 
@@ -97,21 +95,6 @@ def _identity(key: Path | None, peers: Path, least: int | None, threshold: float
     if key is None:
         raise ValueError("--key must be given with --peers: it is what the others know this node by")
     return Identity.read(key, [known for known, _ in read_listed(peers)], least, threshold)
-
-
-def keep_compiled() -> None:
-    """Keeps compiled functions on disk, so that a node that is started again need not compile them again.
-
-    They are in the user's cache, in a folder for each machine, or where ``JAX_COMPILATION_CACHE_DIR`` says.
-    """
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        try:
-            folder = user_cache() / "compiled" / platform.node()
-        except DataError:  # a user without a home: every start compiles again
-            return
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 if __name__ == "__main__":

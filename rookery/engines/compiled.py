@@ -217,6 +217,11 @@ def compiled_rounds(fixed: tuple[Setting, Any, Any, int | None, Any], state: Sta
     return walked(lambda setting, state: Compiled(setting, state, at_once), setting, start, stop, clients_axes, state)
 
 
+def no_activity(setting: Setting) -> Array:
+    """How active the stages of a round are before the first one."""
+    return jnp.zeros((count_stages(setting.algorithm.round()), 2, 3), jnp.int32)
+
+
 def walked(
     walk: Callable[[Setting, State], Compiled],
     setting: Setting,
@@ -226,7 +231,6 @@ def walked(
     state: State,
 ) -> tuple[State, Array]:
     """Rounds start to stop of such a walk, side by side where there are lanes."""
-    shape = (count_stages(setting.algorithm.round()), 2, 3)
 
     def run(setting: Setting, state: State) -> tuple[State, Array]:
         def body(round: Array, carried: tuple[State, Array]) -> tuple[State, Array]:
@@ -235,8 +239,7 @@ def walked(
             state, activity = one_round(walk(setting, state), state, activity)
             return replace(state, round=None), activity
 
-        nothing = jnp.zeros(shape, jnp.int32)
-        after: tuple[State, Array] = jax.lax.fori_loop(start, stop, body, (state, nothing))
+        after: tuple[State, Array] = jax.lax.fori_loop(start, stop, body, (state, no_activity(setting)))
         return after
 
     if clients_axes is None:

@@ -17,7 +17,7 @@ from rookery import devices, processes
 from rookery.algorithm.cost import Cost
 from rookery.algorithm.setting import Setting, State
 from rookery.engines.base import Divergence, Engine, Run, Stopped
-from rookery.engines.compiled import compiled_rounds, lane_axes
+from rookery.engines.compiled import compiled_rounds, lane_axes, no_activity
 from rookery.engines.diagnose import Found, diagnose
 from rookery.engines.homes import Homes, make_homes, on_device, place_setting
 from rookery.engines.sharded import meet, sharded_rounds
@@ -65,10 +65,11 @@ def advance(
 ) -> tuple[State, Array]:
     """``rounds`` more rounds: the new state, and how active each stage was (executions, participants, local steps).
 
-    A batch needs its ``shares``.
+    A batch needs its ``shares``. A share of lanes that have all diverged is not computed.
     """
     start = int(state.round)
     bounds = np.int32(start), np.int32(start + rounds)
+    died = np.asarray(state.died) >= 0
     state = replace(state, round=None)
 
     def run(setting: Setting, state: State, axes: Axes | None) -> tuple[State, Array]:
@@ -83,10 +84,16 @@ def advance(
     if shares is None or len(shares.places) == 1:
         moved, activity = run(whole.setting, state, whole.clients_axes)
     else:
-        states = [_share(state, eqx.if_array(0), place) for place in shares.places]
-        axes = [shares.clients_axes] * len(states)
+        axes, idle = shares.clients_axes, no_activity(whole.setting)
+
+        def run_share(place: int | slice, setting: Setting) -> tuple[State, Array]:
+            share = _share(state, eqx.if_array(0), place)
+            if died[place].all():
+                return share, jnp.zeros((*died[place].shape, *idle.shape), idle.dtype)
+            return run(setting, share, axes)
+
         with ThreadPoolExecutor(shares.workers) as pool:
-            done = list(pool.map(run, shares.settings, states, axes))
+            done = list(pool.map(run_share, shares.places, shares.settings))
         join = jnp.stack if shares.clients_axes is None else jnp.concatenate
         moved, activity = jax.tree.map(lambda *leaves: join(leaves), *done)
     return replace(moved, round=start + rounds), activity

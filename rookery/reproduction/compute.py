@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from rookery import devices
 from rookery.datasets.files import where
 from rookery.datasets.sources import DATASETS
+from rookery.experiment.compiled import keep_compiled
 from rookery.experiment.environment import environment
 from rookery.experiment.running import prepare_run
 from rookery.files import replacing
@@ -206,8 +207,12 @@ def _without_ctrl_c() -> Iterator[None]:
 
 
 def _keep_to_a_core(cores: Any) -> None:
-    """Runs before JAX counts the cores for its threads. Not every system can pin a process."""
+    """Runs before JAX counts the cores for its threads. Not every system can pin a process.
+
+    Settings often differ in numbers alone, so that a cell finds most of its programs compiled by another.
+    """
     devices.share()
+    keep_compiled()
     if (core := cores.get()) is not None:
         os.sched_setaffinity(0, {core})
 

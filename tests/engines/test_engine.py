@@ -384,6 +384,27 @@ def test_a_diverged_lane_costs_nothing_until_somebody_asks(world, monkeypatch):
     assert len(repeated) == 1
 
 
+def test_a_diverged_lane_that_runs_by_itself_is_not_computed(world, monkeypatch):
+    """A search has idle lanes, and a grid has lanes that diverged: only the others take time, and nothing else changes."""
+    computed = []
+
+    def counted(fixed, state):
+        computed.append(int(fixed[2] - fixed[1]))
+        return compiled_rounds(fixed, state)
+
+    keys, lanes = [5, 6], [rk.FedBiO(**RATES), rk.FedBiO(**{**RATES, "eta_y": 1e200})]
+    whole = rk.solve_many(world[0], lanes, world[1], X0, Y0, keys=keys, **SETTING, every=1)
+    monkeypatch.setattr("rookery.engines.simulator.LARGE", 0)
+    monkeypatch.setattr("rookery.engines.simulator.compiled_rounds", counted)
+    many = rk.solve_many(world[0], lanes, world[1], X0, Y0, keys=keys, **SETTING, every=1)
+    (stopped,) = many.diverged
+    assert stopped.lane == 1
+    assert len(computed) == SETTING["rounds"] + stopped.round + 1
+    for name in ("bytes_up", "exchanges"):
+        np.testing.assert_allclose(many.history[name], whole.history[name], rtol=1e-12)
+    np.testing.assert_allclose(many.x, whole.x, rtol=1e-12)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 7, rk.Steps(3, 9)])
 def test_the_local_step_that_broke_is_named(world, steps):
     """Client 2 starts with 1 and has 1e50^k after k steps: the seventh is beyond 1e308."""
