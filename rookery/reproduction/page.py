@@ -119,7 +119,7 @@ def core_minutes(result: Result) -> float:
     """What it took with its search, in minutes of a core."""
     searched = result.get("search")
     seconds = result["seconds"] + (searched["seconds"] if searched else 0.0)
-    return float(seconds * min(2, result["environment"]["cores"]) / 60)
+    return float(seconds * result["environment"]["cores"] / 60)
 
 
 def expected_minutes(due: Sequence[tuple[Experiment, Cell]], jobs: int) -> str:
