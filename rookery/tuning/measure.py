@@ -4,6 +4,7 @@ All of it is a few gradients and Hessian-vector products on all data at the star
 the search looks where rates can be and not over all numbers.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,8 +25,12 @@ PASSES = 4
 """Judgements in a row that find y* at the start: everything else is compared with what is found there."""
 SERIES = 30
 """Products that find z* at the start."""
+SHALLOW = 0.01
+"""A direction that bends less than this part of L bends next to nothing."""
 LENGTHS = tuple(10.0 ** (k / 2) for k in range(-9, 11))
 """How far x is moved along −∇Φ to see which length gains most: from 3·10⁻⁵ to 10⁵."""
+SHORT = 3
+"""So many of them are so short that Φ should change by its slope alone."""
 
 
 @eqx.filter_jit
@@ -46,26 +51,43 @@ def _curvature_at(problem: Problem, clients: Clients, like: tuple[Any, Any], x: 
 
 @eqx.filter_jit
 def _slopes(
-    problem: Problem, clients: Clients, like: tuple[Any, Any], x: Array, y: Array, best: Array
-) -> tuple[Array, Array, Array]:
-    """∇_y G at y; ∇_y F and ∇Φ at the lower solution ``best``, with at most so many products for z*."""
+    problem: Problem, clients: Clients, like: tuple[Any, Any], x: Array, y: Array, best: Array, largest: Array
+) -> tuple[Array, Array, Array, Array]:
+    """∇_y G at y; ∇_y F and ∇Φ at the lower solution ``best``, with at most so many products for z*; if G seems convex."""
     both = levels(problem, clients, *like)
     f, g = both.f, both.g
     f_x, f_y = f.grad(x, best)
     if is_minimax(problem):
-        return g.grad_y(x, y), f_y, f_x
+        return g.grad_y(x, y), f_y, f_x, jnp.ones((), bool)
+    z, convex = _solved(lambda v: g.hess(x, best, v), f_y, largest)
+    return g.grad_y(x, y), f_y, f_x - g.cross(x, best, z), convex
 
-    def turn(_: Any, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        z, r, p, left = state
-        image = g.hess(x, best, p)
+
+def _solved(product: Callable[[Array], Array], b: Array, largest: Array) -> tuple[Array, Array]:
+    """H⁻¹b by conjugate gradients, for as many steps as there are products, and whether H seems convex.
+
+    Where H turns out not to be convex, it is what they had before the first direction that bends next to nothing, or one
+    step of the Neumann series, b/L: from there on numbers tell of H's small eigenvalues, of both signs, alone.
+    """
+    whole = jnp.vdot(b, b)
+
+    def turn(_: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        z, r, p, left, before, steep, convex = state
+        image = product(p)
         bent = jnp.vdot(p, image)
-        step = jnp.where((bent > 0) & (left > 0), left / jnp.where(bent > 0, bent, 1), 0)
-        r = r - step * image
+        going, up = left > jnp.finfo(b.dtype).eps ** 2 * whole, bent > 0
+        on = going & up
+        step = left / jnp.where(on, bent, 1)
+        z, r = jnp.where(on, z + step * p, z), jnp.where(on, r - step * image, r)
+        steep = steep & (bent >= SHALLOW * largest * jnp.vdot(p, p))
         now = jnp.vdot(r, r)
-        return z + step * p, r, r + now / jnp.where(left > 0, left, 1) * p, jnp.where(step > 0, now, 0)
+        p = jnp.where(on, r + now / jnp.where(going, left, 1) * p, p)
+        return z, r, p, jnp.where(on, now, 0), jnp.where(steep, z, before), steep, convex & (up | ~going)
 
-    z = jax.lax.fori_loop(0, SERIES, turn, (jnp.zeros_like(best), f_y, f_y, jnp.vdot(f_y, f_y)))[0]
-    return g.grad_y(x, y), f_y, f_x - g.cross(x, best, z)
+    yes = jnp.ones((), bool)
+    start = b / jnp.where(largest > 0, largest, 1)
+    z, *_, before, _, convex = jax.lax.fori_loop(0, SERIES, turn, (jnp.zeros_like(b), b, b, whole, start, yes, yes))
+    return jnp.where(convex, z, before), convex
 
 
 class Found(NamedTuple):
@@ -76,6 +98,8 @@ class Found(NamedTuple):
     slope_f: float
     slope_x: float
     reach: float
+    touched: float
+    """The part of x whose entries ∇Φ tells something of."""
     phi: float
     along: np.ndarray
     best: np.ndarray
@@ -88,8 +112,13 @@ def _look(problem: Problem, clients: Clients, x0: Any, y0: Any, effort: Effort) 
     given = problem, clients, like
     best = y
     for _ in range(PASSES):
-        value, best = phi(*given, effort, x, best, best)
-    g_y, f_y, d = _slopes(*given, x, y, best)
+        best = phi(*given, effort, x, best, best)[1]
+    value = phi(*given, effort, x, best, best)[0]  # judged as everything that is compared with it
+    there = _curvature_at(*given, x, y)
+    largest = jnp.maximum(there, _curvature_at(*given, x, best))
+    g_y, f_y, d, convex = _slopes(*given, x, y, best, largest)
+    if not convex:  # Newton's steps on a sample end where a network bends many times as much as where it is trained
+        largest = there
     d = jnp.where(jnp.isfinite(d), d, 0.0)
     tiny = float(jnp.finfo(x.dtype).tiny)
     direction = d / jnp.maximum(jnp.linalg.norm(d), tiny)
@@ -98,17 +127,30 @@ def _look(problem: Problem, clients: Clients, x0: Any, y0: Any, effort: Effort) 
     ]
     far = 1e6 * g_y / jnp.maximum(jnp.linalg.norm(g_y), tiny)
     reach = jnp.linalg.norm(both.project_y(y - far) - both.project_y(y + far))
-    largest = max(float(_curvature_at(*given, x, y)), float(_curvature_at(*given, x, best)))
     slope_y, slope_f, slope_x = (float(jnp.linalg.norm(each)) for each in (g_y, f_y, d))
-    return Found(largest, slope_y, slope_f, slope_x, float(reach), float(value), np.array(along), np.asarray(best))
+    sizes = float(largest), slope_y, slope_f, slope_x, float(reach), float(jnp.mean(d != 0))
+    return Found(*sizes, float(value), np.array(along), np.asarray(best))
 
 
 def measure(
-    problem: Problem, clients: Clients, x0: Any, y0: Any, rounds: int, tau: float, effort: Effort = FULL
+    problem: Problem,
+    clients: Clients,
+    x0: Any,
+    y0: Any,
+    rounds: int,
+    tau: float,
+    effort: Effort = FULL,
+    share: float = 1.0,
 ) -> tuple[Scales, float, int, Array]:
-    """The scales of rates on this problem, Φ at the start, how many oracle calls that took, and the vector y*(x0)."""
+    """The scales of rates on this problem, Φ at the start, how many oracle calls that took, and the vector y*(x0).
+
+    ``clients`` are a sample that has this ``share`` of all examples. Where ∇Φ tells of no more than that part of x, x has an
+    entry for each example: on all data each entry's slope is so much smaller, and its step so much longer.
+    """
     found = _look(problem, clients, x0, y0, effort)
     step, entries = _best_length(found), max(1, sum(np.size(leaf) for leaf in jax.tree.leaves(x0)))
+    if 0 < found.touched <= 1.05 * share < 1.05:
+        step /= share
     curvature, flat = _curvature(found)
     scales = Scales(
         x=step,
@@ -121,7 +163,7 @@ def measure(
         rms_x=_positive(found.slope_x) / entries**0.5,
         flat_y=flat,
     )
-    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + PASSES) * effort.products + 4
+    spent = 2 * POWER_STEPS + SERIES + (len(LENGTHS) + PASSES + 1) * effort.products + 4
     return scales, found.phi, spent * clients.n, jnp.asarray(found.best)
 
 
@@ -129,13 +171,15 @@ def _best_length(found: Found) -> float:
     """The step that moves x as far as gains nine tenths of the most, along the steepest stretch on the way there.
 
     Where Φ is flat at the start and steep further on, a step that suits the start would be far too long there. Where
-    nothing gains, it is the step that moves x by 1.
+    nothing gains, it is the step that moves x by 1; gains are nothing if they do not stand out from how much Φ is off by
+    because its lower level is solved in part: by what it changes over the shortest lengths beyond its slope there.
     """
     if not found.slope_x > 0:
         return 1.0
     values = np.where(np.isfinite(found.along), found.along, np.inf)
     gains = found.phi - values
-    if gains.max() <= 0:
+    off = np.abs(gains[:SHORT]) - 2 * found.slope_x * np.array(LENGTHS[:SHORT])
+    if gains.max() <= 4 * max(0.0, off.max()):
         return float(1 / found.slope_x)
     last = int(np.argmax(gains >= 0.9 * gains.max()))
     lengths, heights = np.array([0.0, *LENGTHS[: last + 1]]), np.array([found.phi, *values[: last + 1]])

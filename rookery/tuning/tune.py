@@ -233,7 +233,8 @@ def _scales(aim: Aim, prepared: Prepared, effort: Effort, judges: Clients) -> tu
     """Measured once for all algorithms."""
     setting = prepared.run.setting
     x0 = setting.flat.x.unravel(prepared.run.x[0])
-    return measure(aim.problem, judges, x0, aim.y0, aim.rounds, _mean_steps(setting), effort)
+    share = judges.lower.total / max(1, aim.clients.lower.total)
+    return measure(aim.problem, judges, x0, aim.y0, aim.rounds, _mean_steps(setting), effort, share)
 
 
 def _prepared(aim: Aim, algorithms: Sequence[Given], evaluate: Any) -> Prepared:
