@@ -5,6 +5,7 @@ Nothing is asked when a module is imported: the first question starts the device
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,14 @@ def threads() -> int:
     A small program leaves cores idle. An accelerator computes one program after the other, whoever asks for it.
     """
     return usable_cores() if kind() == "cpu" else 1
+
+
+def seconds() -> float:
+    """A clock of what this process computes: on CPUs the time that its cores have worked, on average.
+
+    Other work on the machine does not count there. An accelerator's work is no time of a core: there it is the wall's clock.
+    """
+    return time.process_time() / usable_cores() if kind() == "cpu" else time.perf_counter()
 
 
 def own_convolution() -> bool:

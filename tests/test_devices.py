@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import equinox as eqx
@@ -28,6 +29,17 @@ CLIENTS, EXAMPLES = 3, 2
 
 
 # --- the questions ----------------------------------------------------------------------------------------------------
+
+
+def test_seconds_are_those_of_the_cores_or_of_an_accelerator_the_wall_s():
+    def passed():
+        before = devices.seconds()
+        time.sleep(0.3)
+        return devices.seconds() - before
+
+    assert passed() < 0.2
+    with devices.pretend("gpu"):
+        assert passed() >= 0.3
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,10 @@ class Solved(NamedTuple):
     steps: Array
 
 
+SHALLOW = 0.01
+"""A direction that bends less than this part of L bends next to nothing."""
+
+
 def tolerance(dtype: Any, power: float = 3 / 4) -> float:
     """What a solve in ``dtype`` asks for and can reach: ε^¾, that is 2e-12 in float64 and 6e-6 in float32."""
     found: float = float(jnp.finfo(dtype).eps) ** power
@@ -45,6 +49,34 @@ def conjugate_gradients(product: Callable[[Array], Array], b: Array) -> Solved:
 
     count, z, *_ = jax.lax.while_loop(going, body, (jnp.int32(0), jnp.zeros_like(b), b, b, size))
     return Solved(z, jnp.linalg.norm(b - product(z)) <= eps**0.5 * jnp.sqrt(size), count)
+
+
+def steep_gradients(product: Callable[[Array], Array], b: Array, steps: int, largest: Array) -> tuple[Array, Array]:
+    """A⁻¹b by so many steps of conjugate gradients where A need not be convex, and whether it seems so.
+
+    Where A turns out not to be convex, it is what they had before the first direction that bends next to nothing, or one
+    step of the Neumann series, b/L with L = ``largest``: from there on numbers tell of A's small eigenvalues, of both
+    signs, alone.
+    """
+    whole = jnp.vdot(b, b)
+
+    def turn(_: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        z, r, p, left, before, steep, convex = state
+        image = product(p)
+        bent = jnp.vdot(p, image)
+        going, up = left > jnp.finfo(b.dtype).eps ** 2 * whole, bent > 0
+        on = going & up
+        step = left / jnp.where(on, bent, 1)
+        z, r = jnp.where(on, z + step * p, z), jnp.where(on, r - step * image, r)
+        steep = steep & (bent >= SHALLOW * largest * jnp.vdot(p, p))
+        now = jnp.vdot(r, r)
+        p = jnp.where(on, r + now / jnp.where(going, left, 1) * p, p)
+        return z, r, p, jnp.where(on, now, 0), jnp.where(steep, z, before), steep, convex & (up | ~going)
+
+    yes = jnp.ones((), bool)
+    start = b / jnp.where(largest > 0, largest, 1)
+    z, *_, before, _, convex = jax.lax.fori_loop(0, steps, turn, (jnp.zeros_like(b), b, b, whole, start, yes, yes))
+    return jnp.where(convex, z, before), convex
 
 
 def newton(value: Callable[[Array], Array], start: Array, tol: Any = None, steps: int = 100) -> Solved:

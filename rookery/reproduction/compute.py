@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -64,7 +63,7 @@ class Result(TypedDict):
     megabytes: float
     diverged: list[str]
     seconds: float
-    """Of the runs; the search has its own. Both are those of a machine that has nothing else to do."""
+    """Of the runs; the search has its own. Both as :func:`rookery.devices.seconds` counts them."""
     rounds_seconds: NotRequired[float | None]
     """Of the rounds alone, of all seeds side by side, without compilation and evaluations; None if it was evaluated once."""
     settings: dict[str, Any]
@@ -82,14 +81,14 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
     jax.clear_caches()  # no other cell needs these programs, and a process can hold only so many (docs/design.md)
     searched, settings = None, cell.settings
     if cell.search is not None:
-        clock = _busy()
+        clock = devices.seconds()
         searched = _searched_before(cell, out)
         if searched is None:
             found = search(cell.search, cell.path(out).with_suffix(".search"))
-            searched = {**found, "seconds": round(_busy() - clock, 1)}
+            searched = {**found, "seconds": round(devices.seconds() - clock, 1)}
         settings = replace(settings, rates=_over(settings.rounds, searched["rates"], cell.search.falling))
         jax.clear_caches()
-    clock = _busy()
+    clock = devices.seconds()
     prepared, _ = prepare_run(settings)
     prepared = replace(prepared, metric=None)  # a cell tells of its curve, not of its best iterate
     solution = make_rounds(prepared, settings.rounds, settings.every, progress)
@@ -126,7 +125,7 @@ def compute(which: Experiment, cell: Cell, out: Path, progress: bool | None = No
         "curve": curve,
         "megabytes": float(spent(history, "megabytes")[-1]),
         "diverged": [str(each) for each in solution.diverged],
-        "seconds": round(_busy() - clock, 1),
+        "seconds": round(devices.seconds() - clock, 1),
         "rounds_seconds": _rounds_seconds(history),
         "settings": settings.tables(),
         "search": searched,
@@ -219,11 +218,6 @@ def _keep_to_a_core(cores: Any) -> None:
     keep_compiled()
     if (core := cores.get()) is not None:
         os.sched_setaffinity(0, {core})
-
-
-def _busy() -> float:
-    """How long the cores of this process have computed, on average: other work on the machine does not count."""
-    return time.process_time() / devices.usable_cores()
 
 
 def _rounds_seconds(history: History) -> float | None:

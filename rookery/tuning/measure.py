@@ -4,7 +4,6 @@ All of it is a few gradients and Hessian-vector products on all data at the star
 the search looks where rates can be and not over all numbers.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +15,7 @@ from jax import Array
 from rookery.algorithm.rate import Scales
 from rookery.problem.clients import Clients
 from rookery.problem.problems import Problem
+from rookery.problem.solvers import steep_gradients
 from rookery.tuning.judge import FULL, Effort, phi
 from rookery.tuning.levels import is_minimax, levels
 
@@ -25,8 +25,6 @@ PASSES = 4
 """Judgements in a row that find y* at the start: everything else is compared with what is found there."""
 SERIES = 30
 """Products that find z* at the start."""
-SHALLOW = 0.01
-"""A direction that bends less than this part of L bends next to nothing."""
 LENGTHS = tuple(10.0 ** (k / 2) for k in range(-9, 11))
 """How far x is moved along −∇Φ to see which length gains most: from 3·10⁻⁵ to 10⁵."""
 SHORT = 3
@@ -59,35 +57,8 @@ def _slopes(
     f_x, f_y = f.grad(x, best)
     if is_minimax(problem):
         return g.grad_y(x, y), f_y, f_x, jnp.ones((), bool)
-    z, convex = _solved(lambda v: g.hess(x, best, v), f_y, largest)
+    z, convex = steep_gradients(lambda v: g.hess(x, best, v), f_y, SERIES, largest)
     return g.grad_y(x, y), f_y, f_x - g.cross(x, best, z), convex
-
-
-def _solved(product: Callable[[Array], Array], b: Array, largest: Array) -> tuple[Array, Array]:
-    """H⁻¹b by conjugate gradients, for as many steps as there are products, and whether H seems convex.
-
-    Where H turns out not to be convex, it is what they had before the first direction that bends next to nothing, or one
-    step of the Neumann series, b/L: from there on numbers tell of H's small eigenvalues, of both signs, alone.
-    """
-    whole = jnp.vdot(b, b)
-
-    def turn(_: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        z, r, p, left, before, steep, convex = state
-        image = product(p)
-        bent = jnp.vdot(p, image)
-        going, up = left > jnp.finfo(b.dtype).eps ** 2 * whole, bent > 0
-        on = going & up
-        step = left / jnp.where(on, bent, 1)
-        z, r = jnp.where(on, z + step * p, z), jnp.where(on, r - step * image, r)
-        steep = steep & (bent >= SHALLOW * largest * jnp.vdot(p, p))
-        now = jnp.vdot(r, r)
-        p = jnp.where(on, r + now / jnp.where(going, left, 1) * p, p)
-        return z, r, p, jnp.where(on, now, 0), jnp.where(steep, z, before), steep, convex & (up | ~going)
-
-    yes = jnp.ones((), bool)
-    start = b / jnp.where(largest > 0, largest, 1)
-    z, *_, before, _, convex = jax.lax.fori_loop(0, SERIES, turn, (jnp.zeros_like(b), b, b, whole, start, yes, yes))
-    return jnp.where(convex, z, before), convex
 
 
 class Found(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import rookery as rk
+from rookery.problem.solvers import SHALLOW, steep_gradients
 from rookery.tuning import measure as measuring
 from rookery.tuning.judge import Effort
 from rookery.tuning.measure import LENGTHS, Found, measure
@@ -24,7 +25,7 @@ def bending(eigenvalues):
 def test_a_convex_system_is_solved():
     product, matrix = bending(np.linspace(1.0, 8.0, 40))
     b = jnp.asarray(RNG.normal(size=40))
-    found, convex = measuring._solved(product, b, jnp.asarray(8.0))
+    found, convex = steep_gradients(product, b, 30, jnp.asarray(8.0))
     assert convex
     np.testing.assert_allclose(found, jnp.linalg.solve(matrix, b), rtol=1e-6, atol=1e-8)
 
@@ -33,17 +34,17 @@ def test_a_system_that_is_not_convex_has_a_solution_of_its_steep_directions():
     """Small eigenvalues of both signs, as of a network that is trained in part: z is finite, and not of their size."""
     product, _ = bending(np.concatenate([np.linspace(1.0, 8.0, 10), np.linspace(-1e-2, 1e-2, 30)]))
     b = jnp.asarray(RNG.normal(size=40))
-    found, convex = measuring._solved(product, b, jnp.asarray(8.0))
+    found, convex = steep_gradients(product, b, 30, jnp.asarray(8.0))
     assert not convex
     assert np.isfinite(found).all()
     assert float(jnp.vdot(found, b)) > 0
-    assert 0.1 / 8 < float(jnp.linalg.norm(found) / jnp.linalg.norm(b)) < 1 / (measuring.SHALLOW * 8)
+    assert 0.1 / 8 < float(jnp.linalg.norm(found) / jnp.linalg.norm(b)) < 1 / (SHALLOW * 8)
 
 
 def test_where_nothing_bends_upwards_it_is_one_step_of_the_series():
     product, _ = bending(-np.linspace(1.0, 8.0, 40))
     b = jnp.asarray(RNG.normal(size=40))
-    np.testing.assert_allclose(measuring._solved(product, b, jnp.asarray(8.0))[0], b / 8)
+    np.testing.assert_allclose(steep_gradients(product, b, 30, jnp.asarray(8.0))[0], b / 8)
 
 
 def along(values, slope=0.03, phi=0.034):
